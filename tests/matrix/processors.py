@@ -17,7 +17,7 @@ from pathlib import Path
 
 from deployer.connected.check.rules import cpu
 from deployer.connected.linker.code import instructions
-from deployer.connected.linker.code.code_facts import Instructions
+from deployer.connected.linker.code.instructions import Instructions
 from deployer.connected.linker.job_filesystem import JobFilesystem
 from deployer.connected.linker.loader import Loader
 from deployer.contract.rules.findings import ERROR

@@ -34,7 +34,7 @@ from deployer.connected.check.rules import (
     wheels,
 )
 from deployer.connected.check.rules.case import Case
-from deployer.connected.linker import index, jobs
+from deployer.connected.linker import commands, index, jobs
 from deployer.connected.linker.index import Bundle
 from deployer.connected.linker.job_filesystem import Captured, Files
 from deployer.connected.linker.jobs import LinkedJob
@@ -69,7 +69,6 @@ RULES: tuple[Callable[[Case], Iterator[Finding]], ...] = (
     space.room, wheels.tags, pmi.offered, pmi.spoken, pmi.truncated, fabric.slow, fabric.nccl, places.bound,
     places.working, proof.outside, layout.numbers, inside.startable,
 )  # fmt: skip
-
 #: Rules for one program on a partition's nodes.
 NODE_RULES: tuple[Callable[[Case, Process], Iterator[Finding]], ...] = (cpu.code,)
 #: Rules for the programs that a job starts, with the job's layout.
@@ -79,28 +78,17 @@ JOB_RULES: tuple[Callable[[LinkedJob, Case], Iterator[Finding]], ...] = (
 
 #: Every code that a finding can have; docs/rules.md has a section for each.
 CODES = (
-    "bind.place",
-    "command.missing", "command.unclear",
-    "cpu.instructions",
-    "data.missing",
-    "fabric.library", "fabric.missing", "fabric.nccl", "fabric.provider", "fabric.tcp",
-    "facts.cpu", "facts.fabric", "facts.gpu", "facts.mpi", "facts.plan", "facts.pmi", "facts.runtime",
-    "gpu.capability", "gpu.count", "gpu.driver", "gpu.kernels", "gpu.none", "gpu.vendor",
-    "import.missing",
-    "job.layout", "job.memory",
-    "launch.inside", "launcher.missing",
-    "link.broken", "link.machine", "link.missing", "link.plugin", "link.program", "link.version",
-    "mpi.cxx", "mpi.escape", "mpi.family", "mpi.gtl", "mpi.mixed",
-    "mpi.rpath", "mpi.serial", "mpi.spawn", "mpi.symbols", "mpi.unused", "mpi.variable",
-    "node.architecture",
-    "plan.refused", "pmi.not-offered", "pmi.truncated", "pmi.unmet", "profile.age", "proof.outside",
-    "python.syntax",
-    "queue.nodes", "queue.time", "rehearse.none",
-    "runtime.bind-path", "runtime.fuse", "runtime.namespaces", "runtime.none", "runtime.old", "runtime.private",
-    "runtime.start", "runtime.unsupported",
-    "space.files", "space.purge", "space.size",
-    "wheel.tags",
-    "workdir.missing", "workdir.read-only",
+    "bind.place", "command.missing", "command.unclear", "cpu.instructions", "data.missing", "fabric.library",
+    "fabric.missing", "fabric.nccl", "fabric.provider", "fabric.tcp", "facts.cpu", "facts.fabric", "facts.gpu",
+    "facts.mpi", "facts.plan", "facts.pmi", "facts.runtime", "gpu.capability", "gpu.count", "gpu.driver", "gpu.kernels",
+    "gpu.none", "gpu.vendor", "import.missing", "job.layout", "job.memory", "launch.inside", "launcher.missing",
+    "link.broken", "link.machine", "link.missing", "link.plugin", "link.program", "link.version", "mpi.cxx",
+    "mpi.escape", "mpi.family", "mpi.gtl", "mpi.mixed", "mpi.rpath", "mpi.serial", "mpi.spawn", "mpi.symbols",
+    "mpi.unused", "mpi.variable", "node.architecture", "plan.refused", "pmi.not-offered", "pmi.truncated", "pmi.unmet",
+    "profile.age", "proof.outside", "python.syntax", "queue.nodes", "queue.time", "rehearse.none", "runtime.bind-path",
+    "runtime.fuse", "runtime.namespaces", "runtime.none", "runtime.old", "runtime.private", "runtime.start",
+    "runtime.unsupported", "space.files", "space.purge", "space.size", "wheel.tags", "workdir.missing",
+    "workdir.read-only",
 )  # fmt: skip
 
 
@@ -151,8 +139,8 @@ def check_all(path: str, profile: Profile, how: Checking = USUAL, job: str | Non
         bundle = begin(stream, path)
         if job is not None:
             find(bundle.manifest.name, bundle.manifest.jobs, job)
-        found = [_verdict(bundle, profile, name, how) for name in profile.partitions or [None]]
-    return [each.of_job(job) for each in found] if job is not None else found
+        verdicts = [_verdict(bundle, profile, name, how) for name in profile.partitions or [None]]
+    return [verdict.of_job(job) for verdict in verdicts] if job is not None else verdicts
 
 
 def all_plans(path: str, profile: Profile, how: Checking = USUAL) -> list[Plan]:
@@ -164,8 +152,8 @@ def all_plans(path: str, profile: Profile, how: Checking = USUAL) -> list[Plan]:
     with opened(path) as stream:
         bundle = begin(stream, path)
         manifest = bundle.manifest
-        made = make_plans(profile, f"{manifest.name}:{manifest.version}", manifest.mpi)
-        return [plan._replace(checked=check_plan(bundle, profile, plan, how)) for plan in made]
+        possible = make_plans(profile, f"{manifest.name}:{manifest.version}", manifest.mpi)
+        return [plan._replace(checked=check_plan(bundle, profile, plan, how)) for plan in possible]
 
 
 def check_carried(bundle: Bundle, profile: Profile, cache: Path | None = None) -> list[Verdict]:
@@ -177,17 +165,21 @@ def check_carried(bundle: Bundle, profile: Profile, cache: Path | None = None) -
     """
     first, others = f"{PLANS_PREFIX}{profile.name}.json", f"{PLANS_PREFIX}{profile.name}/"
     names = [member.name for member in bundle.manifest.members]
-    found = []
-    for name in [each for each in names if each == first] + [each for each in names if each.startswith(others)]:
-        carried = plans.read(b"".join(map(bundle.read, bundle.member_segments(name))), name)
+    verdicts = []
+    for name in [name for name in names if name == first] + [name for name in names if name.startswith(others)]:
+        carried = _carried(bundle, name)
         if name != first and carried.partition not in profile.partitions:
             continue
         accepted = carried.checked.accepted if carried.checked else []
         checked = check_plan(bundle, profile, carried, Checking(accepted, cache))
         checked = judged([*checked.findings, *rehearsed.required(bundle, profile)], accepted)
         to_send = carried._replace(checked=carried.checked and _to_send(carried.checked))
-        found.append(Verdict(carried.bundle, carried.site, carried.partition, _to_send(checked), to_send))
-    return found
+        verdicts.append(Verdict(carried.bundle, carried.site, carried.partition, _to_send(checked), to_send))
+    return verdicts
+
+
+def _carried(bundle: Bundle, name: str) -> Plan:
+    return plans.read(b"".join(map(bundle.read, bundle.member_segments(name))), name)
 
 
 def _to_send(checked: Checked) -> Checked:
@@ -207,21 +199,21 @@ def accepted(bundle: Bundle, site: str) -> set[str]:
     name = f"{PLANS_PREFIX}{site}.json"
     if all(member.name != name for member in bundle.manifest.members):
         return set()
-    checked = plans.read(b"".join(map(bundle.read, bundle.member_segments(name))), name).checked
+    checked = _carried(bundle, name).checked
     return set(checked.accepted) if checked else set()
 
 
 def _verdict(bundle: Bundle, profile: Profile, partition: str | None, how: Checking) -> Verdict:
     label = f"{bundle.manifest.name}:{bundle.manifest.version}"
     try:
-        made = make_plan(profile, label, bundle.manifest.mpi, partition)
-        checked = check_plan(bundle, profile, made, how)
+        plan = make_plan(profile, label, bundle.manifest.mpi, partition)
+        checked = check_plan(bundle, profile, plan, how)
         checked = judged([*checked.findings, *rehearsed.required(bundle, profile)], how.accept)
     except (Refused, Unknown) as error:
-        found = [site.no_plan(profile, error)]
-        found += inside.suggested(found, profile.name, bundle.manifest, index.of_image(bundle, how.cache))
-        return Verdict(label, profile.name, partition or "", judged(found, how.accept))
-    return Verdict(label, made.site, made.partition, checked, made._replace(checked=checked))
+        findings = [site.no_plan(profile, error)]
+        findings += inside.suggested(findings, profile.name, bundle.manifest, index.of_image(bundle, how.cache))
+        return Verdict(label, profile.name, partition or "", judged(findings, how.accept))
+    return Verdict(label, plan.site, plan.partition, checked, plan._replace(checked=checked))
 
 
 def check_plan(bundle: Bundle, profile: Profile, plan: Plan, how: Checking = USUAL) -> Checked:
@@ -235,16 +227,20 @@ def check_plan(bundle: Bundle, profile: Profile, plan: Plan, how: Checking = USU
     place = profile.partition(plan.partition)[1]
     image_for, node_is = cpu.machines(place, manifest)
     captured = bool(host) or not plan.mpi
-    linked = jobs.link(manifest, plan, files, overlays, host) if image_for == node_is else jobs.unlinked(manifest)
-    found = {}
-    for each in linked:
-        own = manifest._replace(jobs=[each.job] if each.job else [])
-        case = Case(profile, place, plan, own, files, overlays, list(each.processes) if captured else [], how.today)
+    linked_jobs = jobs.link(manifest, plan, files, overlays, host) if image_for == node_is else jobs.unlinked(manifest)
+    findings = {}
+    for linked in linked_jobs:
+        own = manifest._replace(jobs=[linked.job] if linked.job else [])
+        case = Case(profile, place, plan, own, files, overlays, list(linked.processes) if captured else [], how.today)
         rules: programs.Rules = uncaptured.RULES
         if captured:
             rules = [*PROCESS_RULES, *(partial(rule, case) for rule in NODE_RULES)]
-        found[each.job.name if each.job else ""] = list(_of_job(each, case, rules))
-    return judged(_by_job(found), how.accept)
+        findings[linked.job.name if linked.job else ""] = list(_of_job(linked, case, rules))
+    of_all = set.intersection(*map(set, findings.values()))  # those on every job appear once, without a job
+    of_each = [
+        finding._replace(job="" if finding in of_all else job) for job, own in findings.items() for finding in own
+    ]
+    return judged(list(dict.fromkeys(of_each)), how.accept)
 
 
 def _of_job(linked: LinkedJob, case: Case, rules: programs.Rules) -> Iterator[Finding]:
@@ -252,20 +248,11 @@ def _of_job(linked: LinkedJob, case: Case, rules: programs.Rules) -> Iterator[Fi
     findings = [finding for rule in RULES for finding in rule(case)]
     findings += programs.of_job(linked, case, rules)
     findings += [finding for rule in JOB_RULES for finding in rule(linked, case)]
-    if any(finding.code == command.CODE for finding in findings):  # more detailed than link.program
+    if any(finding.code == commands.CODE for finding in findings):  # more detailed than link.program
         findings = [finding for finding in findings if finding.code != "link.program"]
     yield from findings
     if case.plan.launch != plans.INSIDE:
         yield from inside.suggested(findings, case.plan.site, case.manifest, case.image)
-
-
-def _by_job(found: Mapping[str, Sequence[Finding]]) -> list[Finding]:
-    """Return the findings on all jobs, each with its job. A finding on every job appears once, without a job."""
-    of_all = set.intersection(*map(set, found.values()))
-    findings = (
-        finding._replace(job="" if finding in of_all else job) for job, each in found.items() for finding in each
-    )
-    return list(dict.fromkeys(findings))
 
 
 def known_codes(codes: Sequence[str]) -> None:
@@ -277,13 +264,13 @@ def known_codes(codes: Sequence[str]) -> None:
 
 def _overlays(bundle: Bundle, plan: Plan, cache: Path | None) -> list[Overlay]:
     """Return the bundle's Python packages as the job will see them, variant first, and the app folder."""
-    found = []
+    overlays = []
     variant = f"{VARIANTS_PREFIX}{plan.abi}/" if plan.abi else None
     for prefix, target in ((variant, VARIANT), (WHEELS_PREFIX, WHEELS)):
-        names = [m.name for m in bundle.manifest.members if prefix and m.name.startswith(prefix)]
+        names = [member.name for member in bundle.manifest.members if prefix and member.name.startswith(prefix)]
         if names:
-            found.append(Overlay(f"{target}/lib", index.of_wheels(bundle, names, cache)))
-    return [*found, Overlay(APP, index.of_app(bundle))]
+            overlays.append(Overlay(f"{target}/lib", index.of_wheels(bundle, names, cache)))
+    return [*overlays, Overlay(APP, index.of_app(bundle))]
 
 
 def host_files(profile: Profile, plan: Plan) -> Mapping[str, Files]:
@@ -294,13 +281,12 @@ def host_files(profile: Profile, plan: Plan) -> Mapping[str, Files]:
     captured = profile.files_of(plan)
     if plan.mpi and plan.mpi.library not in captured.files.keys() | captured.links.keys():
         return {}
-    found = {
-        bind.target: Captured(_below(captured.files, bind.source), _below(captured.links, bind.source))
-        for bind in plan.binds
+    sources = {bind.target: bind.source for bind in plan.binds}
+    sources |= {hostfiles.FOLDER: ""} if plan.host else {}
+    return {
+        target: Captured(_below(captured.files, source), _below(captured.links, source))
+        for target, source in sources.items()
     }
-    if plan.host:
-        found[hostfiles.FOLDER] = Captured(captured.files, captured.links)
-    return found
 
 
 def _below(found: Mapping[str, _T], folder: str) -> dict[str, _T]:

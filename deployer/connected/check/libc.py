@@ -21,8 +21,6 @@ def newer_base(version: str) -> str:
     parts = number.split(".")
     if kind != "GLIBC" or len(parts) < 2 or not all(part.isdigit() for part in parts):
         return "build the image on a newer base"
-    wanted = (int(parts[0]), int(parts[1]))
-    names = [name for name, has in GLIBC if has >= wanted]
-    if not names:
-        return f"build the image on a base with glibc {number} or newer, which no common base has yet"
-    return f"build the image on a base with glibc {number} or newer: {', '.join(names)}"
+    names = ", ".join(name for name, has in GLIBC if has >= (int(parts[0]), int(parts[1])))
+    remedy = f"build the image on a base with glibc {number} or newer"
+    return f"{remedy}: {names}" if names else f"{remedy}, which no common base has yet"

@@ -32,20 +32,20 @@ def of(bundle: ReadableBundle) -> list[Rehearsal]:
     Raises:
         IntegrityError: an outcome is damaged.
     """
-    found = []
+    outcomes = []
     own = payload(bundle.manifest)
     for member in bundle.manifest.members:
         if member.name.startswith(REHEARSALS_PREFIX):
             if member.size > rehearsal.MAX_SIZE:
                 raise IntegrityError(f"{member.name} has {member.size} bytes", _HINT)
-            data = b"".join(bundle.read(segment) for segment in member_segments(bundle.manifest, member.name))
+            data = b"".join(map(bundle.read, member_segments(bundle.manifest, member.name)))
             try:
                 outcome = rehearsal.read(data, member.name)
             except UsageError as error:
                 raise IntegrityError(error.message, _HINT) from error
             if outcome.payload == own:
-                found.append(outcome)
-    return found
+                outcomes.append(outcome)
+    return outcomes
 
 
 def required(bundle: ReadableBundle, profile: Profile) -> list[Finding]:
@@ -55,17 +55,12 @@ def required(bundle: ReadableBundle, profile: Profile) -> list[Finding]:
     outcomes = of(bundle)
     clean = {(outcome.job, outcome.command) for outcome in outcomes if outcome.is_clean}
     known = {outcome.job for outcome in outcomes}
-    return [
-        Finding(
-            CODE,
-            ERROR,
-            job.name,
-            f"{profile.name} requires a rehearsal, and that of job {job.name} found errors, "
-            "was not watched by the kernel, or was of another command"
-            if job.name in known
-            else f"{profile.name} requires a rehearsal, and the bundle has none of job {job.name}",
-            f"deployer rehearse B.tar {job.name} --record",
-        )
-        for job in bundle.manifest.jobs
-        if (job.name, tuple(job.command)) not in clean
-    ]
+    findings = []
+    for job in bundle.manifest.jobs:
+        if (job.name, tuple(job.command)) not in clean:
+            text = f"{profile.name} requires a rehearsal, and the bundle has none of job {job.name}"
+            if job.name in known:
+                text = f"{profile.name} requires a rehearsal, and that of job {job.name} found errors, "
+                text += "was not watched by the kernel, or was of another command"
+            findings.append(Finding(CODE, ERROR, job.name, text, f"deployer rehearse B.tar {job.name} --record"))
+    return findings

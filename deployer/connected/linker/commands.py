@@ -5,7 +5,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from deployer.connected.linker import job_filesystem
 from deployer.connected.linker.index import Index
 from deployer.connected.rootfs.entries import FileContent
 from deployer.contract.base import tarformat
@@ -15,7 +14,7 @@ from deployer.contract.bundle import command
 from deployer.contract.bundle.command import DEFAULT_PATH, CommandSearch, Look, PathInfo
 from deployer.contract.bundle.job import Job
 from deployer.contract.rules.findings import Finding, finding
-from deployer.contract.rules.hostfiles import PROGRAMS, HostFile
+from deployer.contract.rules.hostfiles import PROGRAMS
 from deployer.contract.site.plan import APP, Plan
 from deployer.system.wheel import Wheel
 
@@ -23,11 +22,6 @@ from deployer.system.wheel import Wheel
 CODE = "command.missing"
 
 _KINDS = {tarformat.FOLDER: command.FOLDER, tarformat.FILE: command.FILE, tarformat.SYMLINK: command.LINK}
-_FROM_VIEW = {
-    job_filesystem.FOLDER: command.FOLDER,
-    job_filesystem.FILE: command.FILE,
-    job_filesystem.LINK: command.LINK,
-}
 _LINE = 256  # bytes of a script's first line that the kernel reads
 _HOST_PROGRAMS = PROGRAMS.rpartition("/")[2] + "/"
 
@@ -75,14 +69,9 @@ def place(
     path = command.variables(env).get("PATH", DEFAULT_PATH)
     path = ":".join([path, *(plan.environment["PATH"] for plan in plans if "PATH" in plan.environment)])
     outside = [bind.target for plan in plans for bind in plan.binds]
-    host = {name for plan in plans for name in _host_programs(plan.host)}
+    names = (item.name for plan in plans for item in plan.host)
+    host = {name[len(_HOST_PROGRAMS) :] for name in names if name.startswith(_HOST_PROGRAMS)}
     return CommandSearch(look, path, frozenset(programs) | host, workdir, outside)
-
-
-def _host_programs(host: Iterable[HostFile]) -> Iterator[str]:
-    for item in host:
-        if item.name.startswith(_HOST_PROGRAMS):
-            yield item.name[len(_HOST_PROGRAMS) :]
 
 
 def in_tree(tree: Tree, app: Path | None) -> Look:
@@ -111,31 +100,24 @@ def _in_folder(folder: Path, inner: str) -> PathInfo | None:
     if not path.is_file():
         return None
     with open(path, "rb") as stream:
-        return PathInfo(
-            command.FILE, "", bool(path.stat().st_mode & 0o111), command.first_line(stream.read(_LINE), own=True)
-        )
+        line = command.first_line(stream.read(_LINE), own=True)
+    return PathInfo(command.FILE, "", bool(path.stat().st_mode & 0o111), line)
 
 
 def in_bundle(image: Index, overlays: Mapping[str, Index]) -> Look:
     """Return the lookup for a bundle; ``overlays``, by folder, cover the image."""
 
     def look(path: str) -> PathInfo | None:
-        for target, files in overlays.items():
+        files, inner = image, path
+        for target, overlay in overlays.items():
             if path == target or path.startswith(target + "/"):
-                return _indexed(files, path[len(target) :] or "/")
-        return _indexed(image, path)
+                files, inner = overlay, path[len(target) :] or "/"
+        kind, entry = files.kind(inner), files.entries.get(inner)
+        if kind == command.FILE and entry:
+            return PathInfo(command.FILE, "", entry.executable, entry.target or None)
+        return PathInfo(kind, entry.target if entry else "") if kind else None
 
     return look
-
-
-def _indexed(files: Index, path: str) -> PathInfo | None:
-    kind = files.kind(path)
-    if kind is None:
-        return None
-    entry = files.entries.get(path)
-    if entry is None or kind != job_filesystem.FILE:
-        return PathInfo(_FROM_VIEW[kind], entry.target if entry else "")
-    return PathInfo(command.FILE, "", entry.executable, entry.target or None)
 
 
 def of_wheels(paths: Iterable[Path]) -> Collection[str]:

@@ -45,7 +45,7 @@ class Extensions:
 
         The missing packages map to the files of the packages that import them. Names that are not modules are ignored.
         """
-        found: dict[str, None] = {}
+        loaded: dict[str, None] = {}
         absent: dict[str, str] = {}
         done: set[str] = set()
         todo = [(name, "") for name in names][::-1]
@@ -59,9 +59,10 @@ class Extensions:
                 path = self._file(name, where) or ""
                 if by and not path and not parent and "/" not in name:
                     absent[name] = by
-                found.update({path: None} if path.endswith(".so") else {})
-                todo += [(each, path) for each in reversed(self._imports.get(path, ()))]
-        return tuple(found), absent
+                if path.endswith(".so"):
+                    loaded[path] = None
+                todo += [(imported, path) for imported in reversed(self._imports.get(path, ()))]
+        return tuple(loaded), absent
 
     def _file(self, name: str, where: ImportPath) -> str | None:
         """Return the file of a module; for "NAME/NAME", the extension module in a folder that itself is a module."""

@@ -1,9 +1,10 @@
 """Detection of the MPI families that an image's programs are linked to, if the definition does not state them."""
 
+import functools
 import posixpath
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from deployer.connected.linker.process import FAMILIES, NVSHMEM_BY_MPI
@@ -13,8 +14,7 @@ from deployer.contract.base.errors import Refused
 from deployer.contract.base.tarformat import FILE
 from deployer.contract.bundle.job import Job
 from deployer.contract.elf import dynamic
-from deployer.contract.elf.dynamic import BadElf, Dynamic
-from deployer.contract.elf.elf import ReadAt
+from deployer.contract.elf.dynamic import BadElf
 from deployer.contract.site.plan import MPICH_ABI, OPENMPI
 
 _MAGIC = b"\x7fELF"
@@ -70,12 +70,13 @@ def find(
     by_command, started = (
         [user for user in programs if posixpath.basename(user.path) in names] for names in (in_commands, named)
     )
-    for each in (by_command, started, programs, found):
-        families = _common(each)
-        if len(families) == 1 or (families and not programs and _both(each)):
-            return FoundFamilies(sorted(families), each[0].path)
+    for candidates in (by_command, started, programs, found):
+        families, is_common = _common(candidates)
+        if len(families) == 1 or (families and not programs and is_common):
+            return FoundFamilies(sorted(families), candidates[0].path)
         if families:
-            listed = ", ".join(f"{user.path} ({user.family})" for user in _one_of_each(each))
+            first = sorted({user.family: user for user in reversed(candidates)}.values())
+            listed = ", ".join(f"{user.path} ({user.family})" for user in first)
             raise Refused(f"the bundle has programs for both families of MPI: {listed}", _WRITE)
     if wheels or all(job.nodes * job.ranks_per_node == 1 for job in jobs):
         return FoundFamilies([])
@@ -87,7 +88,12 @@ def users(files: Iterable[tuple[str, FileContent]]) -> list[MpiUser]:
     """Return the files that are linked to an MPI library, sorted by path, without MPI's own files."""
     found = []
     for path, data in files:
-        facts = None if _OF_MPI.match(posixpath.basename(path)) else _dynamic(data)
+        if _OF_MPI.match(posixpath.basename(path)) or data.read(0, min(data.size, len(_MAGIC))) != _MAGIC:
+            continue
+        try:
+            facts = dynamic.read(functools.partial(_read_at, data))
+        except BadElf:
+            continue  # `check` reports it
         family = next(filter(None, map(_family, facts.needed)), None) if facts else None
         if facts and family:
             found.append(MpiUser(path, family, facts.interpreter is not None))
@@ -116,38 +122,17 @@ def _family(needed: str) -> str | None:
     return FAMILIES.get(needed) or next((family for name, family in _BINDINGS if name.match(needed)), None)
 
 
-def _dynamic(data: FileContent) -> Dynamic | None:
-    if data.size < len(_MAGIC) or data.read(0, len(_MAGIC)) != _MAGIC:
-        return None
-    try:
-        return dynamic.read(_reader(data))
-    except BadElf:
-        return None  # `check` reports it
+def _read_at(data: FileContent, offset: int, size: int) -> bytes:
+    return data.read(offset, min(size, data.size - offset)) if offset < data.size else b""
 
 
-def _reader(data: FileContent) -> ReadAt:
-    return lambda offset, size: data.read(offset, min(size, data.size - offset)) if offset < data.size else b""
+def _common(users: Iterable[MpiUser]) -> tuple[set[str], bool]:
+    """Return the families of the users that support only one; if there are none, all families, and True.
 
-
-def _common(users: Iterable[MpiUser]) -> set[str]:
-    """Return the families that all of ``users`` run on, and the families of users that support only one."""
-    folders = _folders(users)
-    single = {family for families in folders.values() if len(families) == 1 for family in families}
-    return single or {family for families in folders.values() for family in families}
-
-
-def _both(users: Iterable[MpiUser]) -> bool:
-    """Return whether every folder has files for more than one family."""
-    return all(len(families) > 1 for families in _folders(users).values())
-
-
-def _folders(users: Iterable[MpiUser]) -> Mapping[str, set[str]]:
-    """Return the families by folder; each program counts as its own folder."""
+    The files of a folder together are one user; each program is its own.
+    """
     folders: defaultdict[str, set[str]] = defaultdict(set)
     for user in users:
         folders[user.path if user.is_program else posixpath.dirname(user.path)].add(user.family)
-    return folders
-
-
-def _one_of_each(users: Sequence[MpiUser]) -> Iterable[MpiUser]:
-    return sorted({user.family: user for user in reversed(users)}.values())
+    single = [families for families in folders.values() if len(families) == 1]
+    return set[str]().union(*(single or folders.values())), not single

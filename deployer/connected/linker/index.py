@@ -12,7 +12,7 @@ import posixpath
 import re
 import tempfile
 import weakref
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -117,10 +117,6 @@ class Index:
     read: Callable[[ContentPlace], bytes] | None = None
     code: CodeFacts | None = None
 
-    def place(self, path: str) -> ContentPlace | None:
-        """Return where the content of a small file or of an ELF file is; None if it is not in the layer."""
-        return self.places.get(path)
-
     def kind(self, path: str) -> str | None:
         entry = self.entries.get(path)
         return entry.kind if entry else FOLDER if path == "/" else None
@@ -167,15 +163,15 @@ def of_image(bundle: Bundle, cache: Path | None = None) -> Index:
     Each frame is verified as it is read. Raises IntegrityError.
     """
     key = bundle.manifest.image.layer_digest.rpartition(":")[2]
-    found = _kept(key, cache, lambda: _read(bundle))
+    index = _kept(key, cache, lambda: _read(bundle))
     frame, segments = _frames(bundle), bundle.layer_segments()
 
     def elf(path: str) -> ReadAt | None:
-        place = found.place(path)
+        place = index.places.get(path)
         return _reader(frame, segments, *place) if place else None
 
     code = CodeFacts(elf, _file(cache, f"{key}.code"))
-    return dataclasses.replace(found, read=lambda place: _reader(frame, segments, *place)(0, place.size), code=code)
+    return dataclasses.replace(index, read=lambda place: _reader(frame, segments, *place)(0, place.size), code=code)
 
 
 def of_wheels(bundle: Bundle, names: Sequence[str], cache: Path | None = None) -> Index:
@@ -183,26 +179,23 @@ def of_wheels(bundle: Bundle, names: Sequence[str], cache: Path | None = None) -
 
     Paths are below ``lib``. Raises IntegrityError.
     """
-    entries: dict[str, Indexed] = {}
-    programs: set[str] = set()
-    packages: dict[str, PackageImports] = {}
-    keys, owners = [], {}
-    imports: dict[str, Sequence[str]] = {}
-    for name in names:
-        digests = "".join(segment.sha256 for segment in bundle.member_segments(name))
-        key = hashlib.sha256(digests.encode()).hexdigest()
-        keys.append(key)
-        found = _kept(key, cache, functools.partial(_read_wheel, bundle, name))
-        entries |= found.entries
-        owners.update(dict.fromkeys(found.entries, name))
-        programs.update(found.programs)
-        plugins = packages.get("", PackageImports(frozenset(), frozenset())).possible
-        packages |= found.packages
-        imports |= found.imports
-        packages[""] = PackageImports(frozenset(), plugins | packages[""].possible)
-    all_of_them = hashlib.sha256("".join(keys).encode()).hexdigest()
-    code = CodeFacts(_in_wheels(bundle, owners), _file(cache, f"{all_of_them}.code"))
-    return Index(entries, {}, programs, {}, packages, imports, code=code)
+    keys = [_sha256(segment.sha256 for segment in bundle.member_segments(name)) for name in names]
+    wheels = [
+        _kept(key, cache, functools.partial(_read_wheel, bundle, name)) for key, name in zip(keys, names, strict=True)
+    ]
+    owners = {path: name for name, index in zip(names, wheels, strict=True) for path in index.entries}
+    plugins = frozenset[str]().union(*(index.packages[""].possible for index in wheels))
+    return Index(
+        entries={path: entry for index in wheels for path, entry in index.entries.items()},
+        contents={},
+        programs={name for index in wheels for name in index.programs},
+        packages={
+            **{path: imports for index in wheels for path, imports in index.packages.items()},
+            "": PackageImports(frozenset(), plugins),
+        },
+        imports={path: modules for index in wheels for path, modules in index.imports.items()},
+        code=CodeFacts(_in_wheels(bundle, owners), _file(cache, f"{_sha256(keys)}.code")),
+    )
 
 
 def of_app(bundle: Bundle) -> Index:
@@ -222,6 +215,10 @@ def of_app(bundle: Bundle) -> Index:
                 contents[path] = data
     code = CodeFacts(elves.get, None)
     return Index({**dict.fromkeys(folders_of(entries), Indexed(FOLDER)), **entries}, contents, code=code)
+
+
+def _sha256(texts: Iterable[str]) -> str:
+    return hashlib.sha256("".join(texts).encode()).hexdigest()
 
 
 def _at(data: bytes) -> ReadAt:
@@ -263,49 +260,44 @@ def _read_index(fields: json_records.Fields) -> Index:
 
 
 def _read_wheel(bundle: Bundle, name: str) -> Index:
-    """Index the files of a wheel that the site will unpack below ``lib``, in the same way as the site reads them."""
+    """Index a wheel, which is read in the same way as the site reads it."""
     entries: dict[str, Indexed] = {}
     packages = package_imports.Collector()
-    with tempfile.TemporaryFile() as whole:
-        whole.writelines(map(bundle.read, bundle.member_segments(name)))
-        opened = Wheel(whole, name.rpartition("/")[2])
-        for file in opened.files:
-            if file.path.startswith(wheel.LIB + "/"):
-                inner = wheel.relative_to_lib(file.path)
-                entries["/" + inner] = _of_member(opened, file)
-                name, slash, rest = inner.partition("/")
-                if file.size <= package_imports.MAX_TEXT:
-                    packages.add("", name, slash + rest, functools.partial(_whole, opened, file))
-        programs = opened.programs()
-    return Index(
-        {**dict.fromkeys(folders_of(entries), Indexed(FOLDER)), **entries},
-        {},
-        programs,
-        {},
-        packages.packages(),
-        packages.modules,
-    )
+    opened = _opened(bundle, name)
+    for path, file in _in_lib(opened):
+        entries[path] = _of_member(opened, file)
+        top, slash, rest = path[1:].partition("/")
+        if file.size <= package_imports.MAX_TEXT:
+            packages.add("", top, slash + rest, functools.partial(_whole, opened, file))
+    entries = {**dict.fromkeys(folders_of(entries), Indexed(FOLDER)), **entries}
+    return Index(entries, {}, opened.programs(), {}, packages.packages(), packages.modules)
+
+
+def _opened(bundle: Bundle, name: str) -> Wheel:
+    """Return a wheel of a bundle, in a temporary file that is closed with it."""
+    whole = tempfile.TemporaryFile()
+    whole.writelines(map(bundle.read, bundle.member_segments(name)))
+    opened = Wheel(whole, name.rpartition("/")[2])
+    weakref.finalize(opened, whole.close)
+    return opened
+
+
+def _in_lib(opened: Wheel) -> Iterator[tuple[str, wheel.WheelFile]]:
+    """Yield the files of a wheel that the site will unpack below ``lib``, with their paths there."""
+    for file in opened.files:
+        if file.path.startswith(wheel.LIB + "/"):
+            yield "/" + wheel.relative_to_lib(file.path), file
 
 
 def _in_wheels(bundle: Bundle, owners: Mapping[str, str]) -> Callable[[str], ReadAt | None]:
     """Return a function that reads a file of the wheels wholly into memory; ``owners`` maps file paths to wheels."""
 
-    @functools.lru_cache(maxsize=1)
-    def opened(name: str) -> Wheel:
-        whole = tempfile.TemporaryFile()
-        whole.writelines(map(bundle.read, bundle.member_segments(name)))
-        found = Wheel(whole, name.rpartition("/")[2])
-        weakref.finalize(found, whole.close)
-        return found
+    open_wheel = functools.lru_cache(maxsize=1)(functools.partial(_opened, bundle))
 
     def read(path: str) -> ReadAt | None:
-        if path not in owners:
-            return None
-        found = opened(owners[path])
-        below = (file for file in found.files if file.path.startswith(wheel.LIB + "/"))
-        return next(
-            (_at(_whole(found, file)) for file in below if "/" + wheel.relative_to_lib(file.path) == path), None
-        )
+        opened = open_wheel(owners[path]) if path in owners else None
+        files = _in_lib(opened) if opened else ()
+        return next((_at(_whole(opened, file)) for inner, file in files if opened and inner == path), None)
 
     return read
 

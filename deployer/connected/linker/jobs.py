@@ -16,6 +16,7 @@ from deployer.connected.linker.starts.python.python_packages import ARCHIVES, Ar
 from deployer.connected.linker.starts.started import StartedProgram, Surroundings
 from deployer.connected.linker.starts.words import UnknownWord, known
 from deployer.contract.bundle import command
+from deployer.contract.bundle.command import CommandSearch
 from deployer.contract.bundle.job import Job
 from deployer.contract.bundle.manifest import Manifest
 from deployer.contract.rules import hostfiles
@@ -31,8 +32,9 @@ class LinkedJob(NamedTuple):
         conditional: the processes of programs that start, or import packages, only under a condition; and, for
             a program that makes no MPI calls itself, one for each module of the image that it may load.
         unclear: reasons why it is uncertain what else starts.
-        decides: returns whether the job certainly fails if the given one of ``processes`` does.
         candidates: if something is unclear, the processes of all programs in the bundle that call MPI.
+        decides: returns whether the job certainly fails if the given one of ``processes`` does.
+        has_windows_lines: whether one of its scripts has carriage returns at its line ends, and so probably fails.
     """
 
     job: Job | None
@@ -41,6 +43,7 @@ class LinkedJob(NamedTuple):
     unclear: Sequence[str] = ()
     candidates: Sequence[Process] = ()
     decides: Callable[[Process], bool] = lambda _: True
+    has_windows_lines: bool = False
 
     @property
     def possible(self) -> list[Process]:
@@ -49,7 +52,7 @@ class LinkedJob(NamedTuple):
 
     def starts(self, process: Process) -> bool:
         """Return whether a process from ``possible`` certainly starts."""
-        return any(process is each for each in self.processes)
+        return any(process is certain for certain in self.processes)
 
     def needs(self, process: Process) -> bool:
         """Return whether a process certainly starts, and its failure certainly fails the job."""
@@ -66,20 +69,21 @@ class _Linker:
         self.plan = plan
         self.files = files
         self.overlays = overlays
+        self.layers = [Overlay("", files), *overlays]
         self.host = host
         self.view = process.filesystem(files, overlays, host)
         self.modules = process.modules(files)
-        self._made: dict[tuple[object, ...], Process] = {}
+        self._processes: dict[tuple[object, ...], Process] = {}
 
     def start(self, wanted: Start) -> Process:
         """Return the process of a program."""
-        seen = None if wanted.environment is None else frozenset(wanted.environment.items())
-        key = wanted._replace(environment=None), seen
-        if key not in self._made:
-            self._made[key] = process.start(
+        variables = None if wanted.environment is None else frozenset(wanted.environment.items())
+        key = wanted._replace(environment=None), variables
+        if key not in self._processes:
+            self._processes[key] = process.start(
                 self.plan, self.manifest.image, self.files, self.overlays, self.host, wanted
             )
-        return self._made[key]
+        return self._processes[key]
 
     def program(self, program: StartedProgram) -> Process:
         """Return the process of a program that a job starts, with the packages that it certainly imports."""
@@ -92,12 +96,10 @@ class _Linker:
             alone = self.program(program)
             if alone.program is not None and not alone.uses_mpi:
                 yield from (self._with(program, None, module) for module in self.modules)
-            return
-        if not (packages.possible or packages.unclear):
-            return
-        found = self._with(program, None if packages.unclear else packages.imported | packages.possible)
-        if len(found.users) > len(self.program(program).users):
-            yield found._replace(may_import=packages.unclear or "some imports are under a condition")
+        elif packages.possible or packages.unclear:
+            loaded = self._with(program, None if packages.unclear else packages.imported | packages.possible)
+            if len(loaded.users) > len(self.program(program).users):
+                yield loaded._replace(may_import=packages.unclear or "some imports are under a condition")
 
     def _with(self, program: StartedProgram, packages: frozenset[str] | None, module: str = "") -> Process:
         environment = program.environment
@@ -105,102 +107,108 @@ class _Linker:
             environment = {**environment, LIBRARY_PATH: self.plan.environment.get(LIBRARY_PATH, "")}
         path = program.path or program.argv[0]
         extensions = program.packages.extensions if program.packages and _unsure(program) is None else ()
-        found = self.start(Start(path, packages, environment, program.script or "", module, extensions))
-        found = found._replace(missing=program.missing, unreadable=program.unreadable)
-        return found._replace(via=program.via, removed=program.removed)
+        started = self.start(Start(path, packages, environment, program.script or "", module, extensions))
+        return started._replace(
+            missing=program.missing, unreadable=program.unreadable, via=program.via, removed=program.removed
+        )
 
     def candidates(self) -> Iterator[Process]:
         """Yield the processes of all programs in the bundle that call MPI; Python with all packages that call MPI."""
         python = self.manifest.image.python
-        if python:
-            found = self.start(Start(python))
-            if found.users:
-                yield found
-        for path in process.callers(self.files, self.overlays):
-            yield self.start(Start(path))
+        if python and self.start(Start(python)).users:
+            yield self.start(Start(python))
+        yield from (self.start(Start(path)) for path in process.callers(self.layers))
 
     def of_job(self, job: Job) -> LinkedJob:
         surroundings = self._surroundings(job)
-        seen = started.follow(job.command, surroundings, job.stdin)
+        followed = started.follow(job.command, surroundings, job.stdin)
 
         def decides(program: Process) -> bool:
             """Return whether the job fails if a program does, by following its command again with that failure."""
             key = program.command, program.via
             return not program.via or bool(started.follow(job.command, surroundings, job.stdin, key).status)
 
-        unclear = [*seen.unclear, *filter(None, map(_unsure, seen.programs))]
-        certain = [self.program(each) for each in seen.programs if each.certain] or [self.start(Start(job.command[0]))]
+        unclear = [*followed.unclear, *filter(None, map(_unsure, followed.programs))]
+        programs = followed.programs
+        certain = [self.program(each) for each in programs if each.certain] or [self.start(Start(job.command[0]))]
         names = {each.name for each in certain}
-        known = [(each.name, each.packages) for each in certain]
-        conditional = [self.program(each) for each in seen.programs if not each.certain]
-        conditional = [each for each in conditional if (each.name, each.packages) not in known]
-        conditional += [process for each in seen.programs for process in self.possible(each)]
+        imports = [(each.name, each.packages) for each in certain]
+        conditional = [self.program(each) for each in programs if not each.certain]
+        conditional = [each for each in conditional if (each.name, each.packages) not in imports]
+        conditional += [process for each in programs for process in self.possible(each)]
         candidates = [each for each in self.candidates() if each.name not in names] if unclear else []
-        return LinkedJob(job, certain, conditional, unclear, candidates, decides)
+        return LinkedJob(job, certain, conditional, unclear, candidates, decides, followed.has_windows_lines)
 
     def _surroundings(self, job: Job) -> Surroundings:
         """Return the surroundings in which a job's command is followed."""
         image = self.manifest.image
-        brought = frozenset(name for overlay in self.overlays for name in overlay.files.programs)
-        app = {overlay.target: overlay.files for overlay in self.overlays if overlay.target == APP}
-        folder = command.workdir(job.workdir, image.workdir)
-        look = commands.in_bundle(self.files, app)
-        place = commands.place(look, image.env, folder, [self.plan], brought)
+        place = search_of(self.manifest, self.plan, self.files, self.overlays)
+        place = place._replace(workdir=command.workdir(job.workdir, image.workdir))
         environment = {"PATH": place.path, **command.variables(image.env), **job.environment, **self.plan.environment}
         searched = hostfiles.library_path(self.plan.environment, environment)
         unknown = {name: UnknownWord(f"${name}") for name in ("HOME", "TMPDIR", "USER")}
         environment = {**environment, "PATH": place.path, LIBRARY_PATH: searched, **unknown}
         targets = [overlay.target for overlay in self.overlays if overlay.target != APP]
         environment["PYTHONPATH"] = ":".join(filter(None, [*targets, environment.get("PYTHONPATH", "")]))
-        layers = [("", self.files), *((overlay.target, overlay.files) for overlay in self.overlays)]
-        packages = {target + path: found for target, each in layers for path, found in each.packages.items() if path}
-        plugins = frozenset[str]().union(*(each.packages[""].possible for _, each in layers if "" in each.packages))
-        packages[""] = PackageImports(frozenset(), plugins)
-        calling = [
-            target + path
-            for target, each in layers
-            for path, entry in each.entries.items()
-            if entry.facts and entry.facts.imports
-        ]
-        around = Around(packages, calling, self._elsewhere, self._extensions)
-        return Surroundings(self.view, place, image.python, brought, environment, around)
+        wheels = _programs(self.overlays)
+        return Surroundings(self.view, place, image.python, wheels, environment, self._around)
 
     @functools.cached_property
-    def _extensions(self) -> Extensions:
-        return Extensions([("", self.files), *((overlay.target, overlay.files) for overlay in self.overlays)])
+    def _around(self) -> Around:
+        packages = {
+            target + path: imports for target, files in self.layers for path, imports in files.packages.items() if path
+        }
+        plugins = [files.packages[""].possible for _, files in self.layers if "" in files.packages]
+        packages[""] = PackageImports(frozenset(), frozenset[str]().union(*plugins))
+        calling = [
+            target + path
+            for target, files in self.layers
+            for path, entry in files.entries.items()
+            if entry.facts and entry.facts.imports
+        ]
+        return Around(packages, calling, self._elsewhere, Extensions(self.layers))
 
     def _elsewhere(self, module: str) -> str:
         """Return the path, anywhere in the job, of a possible Python module with this name; empty if none exists.
 
         Archives of packages match by their own names, because their content is unknown.
         """
-        return self._stems.get(module, "") or next(
-            (path for name, path in self._archives if name.lower().startswith(module.lower())), ""
-        )
+        archives = (path for name, path in self._archives if name.lower().startswith(module.lower()))
+        return self._stems.get(module, "") or next(archives, "")
 
     @functools.cached_property
     def _stems(self) -> dict[str, str]:
-        found: dict[str, str] = {}
+        stems: dict[str, str] = {}
         for path in self._paths():
             stem, dot, suffix = path.rpartition("/")[2].partition(".")
             packaged = PACKAGED.match(path)
             if packaged and not packaged[3] and (not dot or suffix.endswith(("py", "so"))):
-                found[stem] = path
+                stems[stem] = path
             else:
-                found.setdefault(stem, path)
-        return found
+                stems.setdefault(stem, path)
+        return stems
 
     @functools.cached_property
     def _archives(self) -> list[tuple[str, str]]:
         return [(posixpath.basename(path), path) for path in self._paths() if path.endswith(ARCHIVES)]
 
     def _paths(self) -> Iterator[str]:
-        for target, files in [("", self.files), *((each.target, each.files) for each in self.overlays)]:
-            yield from (target + path for path in files.entries)
+        return (target + path for target, files in self.layers for path in files.entries)
+
+
+def _programs(overlays: Sequence[Overlay]) -> frozenset[str]:
+    return frozenset(name for overlay in overlays for name in overlay.files.programs)
+
+
+def search_of(manifest: Manifest, plan: Plan, files: Index, overlays: Sequence[Overlay]) -> CommandSearch:
+    """Return where the commands of a bundle's jobs are searched for, in the image's working folder."""
+    app = {overlay.target: overlay.files for overlay in overlays if overlay.target == APP}
+    look = commands.in_bundle(files, app)
+    return commands.place(look, manifest.image.env, manifest.image.workdir, [plan], _programs(overlays))
 
 
 def _unsure(program: StartedProgram) -> str | None:
-    """Return why it is uncertain what a program loads."""
+    """Return why it is uncertain what a program loads; None if it is certain."""
     where = f"{program.via}: " if program.via else ""
     if not known([program.environment.get(LIBRARY_PATH, "")]):
         return f"{where}{LIBRARY_PATH} is only known when it runs"
@@ -223,5 +231,5 @@ def link(
     if manifest.jobs:
         return [linker.of_job(job) for job in manifest.jobs]
     python = [linker.start(Start(manifest.image.python))] if manifest.image.python else []
-    names = {each.name for each in python}
-    return [LinkedJob(None, [*python, *(each for each in linker.candidates() if each.name not in names)])]
+    others = [each for each in linker.candidates() if each.name not in {process.name for process in python}]
+    return [LinkedJob(None, [*python, *others])]

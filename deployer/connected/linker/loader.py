@@ -9,7 +9,6 @@ import copy
 import posixpath
 import re
 import struct
-from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -70,6 +69,11 @@ class Object(NamedTuple):
     def first(self) -> "Object":
         """The file that brought this one into the process: the program, or a file opened later."""
         return self if self.parent is None else self.parent.first
+
+    @property
+    def soname(self) -> str:
+        """The name by which files that need it request it; empty if the file states none."""
+        return self.facts.dynamic.soname or ""
 
     @property
     def dynamic(self) -> Dynamic:
@@ -137,17 +141,16 @@ class Loader:
         if opened is None:
             return [posixpath.basename(path)]
         lacking: dict[str, None] = {}
-        closure = {opened.path: opened}
-        todo = deque([opened])
-        while todo:  # files mapped earlier count as well
-            for name in todo.popleft().dynamic.needed:
+        closure = [opened]
+        for loaded in closure:  # which grows; files mapped earlier count as well
+            for name in loaded.dynamic.needed:
                 mapped = trial.find(name)
                 if mapped is None:
                     lacking[name] = None
-                elif mapped.path not in closure:
-                    closure[mapped.path] = mapped
-                    todo.append(mapped)
-        wrong = (each.version for each in trial.wrong_versions() if each.needed_by in closure)
+                elif mapped not in closure:
+                    closure.append(mapped)
+        paths = {loaded.path for loaded in closure}
+        wrong = (failure.version for failure in trial.wrong_versions() if failure.needed_by in paths)
         return list(dict.fromkeys([*lacking, *wrong]))
 
     def lacking(self, paths: Sequence[str]) -> Sequence[Missing]:
@@ -186,38 +189,35 @@ class Loader:
     def without(self, names: re.Pattern[str]) -> "Loader":
         """Return the part of the result that holds even if other libraries with such names are found instead."""
 
-        def is_one(each: Object) -> bool:
-            return any(names.match(posixpath.basename(above.found)) for above in self._above(each))
+        def is_one(loaded: Object) -> bool:
+            return any(names.match(posixpath.basename(above.found)) for above in self._above(loaded))
 
-        found = copy.copy(self)
-        found.objects = [each for each in self.objects if not is_one(each)]
-        certain = {each.path for each in found.objects}
-        found.missing = [each for each in self.missing if each.needed_by in certain and not names.match(each.name)]
-        found.broken = [each for each in self.broken if not names.match(posixpath.basename(each.path))]
-        found.foreign = {path: abi for path, abi in self.foreign.items() if not names.match(posixpath.basename(path))}
-        found._names = {name: each for name, each in self._names.items() if not names.match(name)}
-        return found
+        part = copy.copy(self)
+        part.objects = [loaded for loaded in self.objects if not is_one(loaded)]
+        certain = {loaded.path for loaded in part.objects}
+        part.missing = [lost for lost in self.missing if lost.needed_by in certain and not names.match(lost.name)]
+        part.broken = [broken for broken in self.broken if not names.match(posixpath.basename(broken.path))]
+        part.foreign = {path: abi for path, abi in self.foreign.items() if not names.match(posixpath.basename(path))}
+        part._names = {name: loaded for name, loaded in self._names.items() if not names.match(name)}
+        return part
 
     # --- mapping ---
 
     def _open(self, path: str, by: Object | None = None) -> Object | None:
         first = self._map(path, by)
-        if first is None:
-            return None
-        todo = deque([first])
-        while todo:
-            each = todo.popleft()
-            for name in each.dynamic.needed:
+        todo = [first] if first else []
+        for opened in todo:  # which grows
+            for name in opened.dynamic.needed:
                 if name in self._names:
                     continue
-                place = self._search(name, each)
-                mapped = self._map(place.path, each, place) if place else None
-                if place is None or mapped is None:
-                    self.missing.append(Missing(name, each.path, first.path))
-                    continue
-                self._names.setdefault(name, mapped)
-                if mapped.parent is each and mapped.found == place.path:
-                    todo.append(mapped)
+                place = self._search(name, opened)
+                mapped = self._map(place.path, opened, place) if place else None
+                if first and (place is None or mapped is None):
+                    self.missing.append(Missing(name, opened.path, first.path))
+                elif place and mapped:
+                    self._names.setdefault(name, mapped)
+                    if mapped.parent is opened and mapped.found == place.path:
+                        todo.append(mapped)
         return first
 
     def _map(self, path: str, parent: Object | None, place: Place | None = None) -> Object | None:
@@ -253,17 +253,10 @@ class Loader:
         """Return the path at which the loader would find ``name`` for ``by``."""
         if "/" in name:
             return Place(self._expanded(name, by), BY_PATH)
-        for folder in self._folders(by):
-            candidate = folder._replace(path=posixpath.join(folder.path, name))
-            if self._usable(candidate.path):
-                return candidate
-        cached = self._cached.get(name)
-        if cached and self._usable(cached):
-            return Place(cached, SYSTEM)
-        for default in _DEFAULTS.get(self.machine, ()):
-            if self._usable(f"{default}/{name}"):
-                return Place(f"{default}/{name}", SYSTEM)
-        return None
+        candidates = [folder._replace(path=posixpath.join(folder.path, name)) for folder in self._folders(by)]
+        candidates += [Place(self._cached[name], SYSTEM)] if name in self._cached else []
+        candidates += [Place(f"{folder}/{name}", SYSTEM) for folder in _DEFAULTS.get(self.machine, ())]
+        return next((candidate for candidate in candidates if self._usable(candidate.path)), None)
 
     def _usable(self, path: str) -> bool:
         """Return whether the path is a library for this machine; the loader skips all others."""
@@ -271,12 +264,11 @@ class Loader:
         return real is not None and self._read(real) is not None
 
     def _folders(self, by: Object) -> Iterator[Place]:
-        if not by.dynamic.runpath:
-            for above in self._above(by):  # DT_RPATH also applies to dependencies
-                if not above.dynamic.runpath:
-                    yield from self._expand_all(above.dynamic.rpath, above, RPATH)
+        for above in self._above(by) if not by.dynamic.runpath else ():  # DT_RPATH also applies to dependencies
+            for path in above.dynamic.rpath if not above.dynamic.runpath else ():
+                yield Place(self._expanded(path, above), RPATH, above)
         yield from (Place(path, LIBRARY_PATH) for path in self._library_path)
-        yield from self._expand_all(by.dynamic.runpath, by, RUNPATH)
+        yield from (Place(self._expanded(path, by), RUNPATH, by) for path in by.dynamic.runpath)
 
     def _above(self, by: Object) -> Iterator[Object]:
         """Yield a file, its chain of parents, and the program, which also counts for files opened directly."""
@@ -288,10 +280,6 @@ class Loader:
             above = above.parent
         if self._program is not None:
             yield self._program
-
-    def _expand_all(self, paths: Sequence[str], owner: Object, rule: str) -> Iterator[Place]:
-        for path in paths:
-            yield Place(self._expanded(path, owner), rule, owner)
 
     def _expanded(self, path: str, owner: Object) -> str:
         values = {

@@ -4,6 +4,7 @@ Thousands of files are read once for each image, so their text is searched, not 
 package may import. Only the top-level imports of its ``__init__.py`` count as certain.
 """
 
+import posixpath
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -32,7 +33,8 @@ _DOTTED = re.compile(rb"^[\s(]*([A-Za-z_][\w.]*)")
 #: Code that changes where Python searches for modules.
 _PATH = re.compile(rb"\bsys\s*\.\s*path\s*(?:\.\s*(?:insert|append|extend)\b|\[|\+?=(?!=))|\baddsitedir\b")
 _SECTION = re.compile(r"^\s*\[([^\]]+)\]\s*$")
-_ENTRY = re.compile(r"^[^=\[]+=\s*([A-Za-z_]\w*)")
+_MODULE = re.compile(r"[A-Za-z_]\w*")
+_MAX_ENTRIES = 10_000  # lines of an entry_points.txt
 #: Groups of entry points that no running program loads.
 _NOT_LOADED = re.compile(
     r"console_scripts|gui_scripts|pytest|distutils|setuptools|sphinx|babel|flake8|jupyter|nbconvert"
@@ -57,9 +59,7 @@ class Collector:
     """Collects the imports of packages file by file."""
 
     def __init__(self) -> None:
-        self._certain: dict[str, set[str]] = {}
-        self._possible: dict[str, set[str]] = {}
-        self._changes: dict[str, set[str]] = {}
+        self._packages: dict[str, tuple[set[str], set[str], set[str]]] = {}
         self._plugins: set[str] = set()
         #: Top-level imports of each file, in order: dotted names, and extension modules by path.
         self.modules: dict[str, Sequence[str]] = {}
@@ -67,15 +67,21 @@ class Collector:
     def add(self, top: str, name: str, inner: str, read: Callable[[], bytes]) -> None:
         """Add a file of a package: ``top``/``name`` is the package, ``inner`` is the rest of the path."""
         if name.endswith((".dist-info", ".egg-info")) and inner == "/entry_points.txt":
-            self._plugins |= _plugins(read().decode("utf-8", "replace"))
+            entries = _entry_points(read().decode("utf-8", "replace"))
+            modules = (_MODULE.match(module) for group, _, module in entries if not _NOT_LOADED.search(group))
+            self._plugins |= {module[0] for module in modules if module}
         if not (inner or name).endswith(".py"):
             return
         text = read()
         path = f"{top}/{name.removesuffix('.py')}"
-        possible = self._possible.setdefault(path, set())
-        possible |= _found(_ANYWHERE, text) | {match.decode() for match in _BY_NAME.findall(text)}
-        changes = {"path": _PATH.search(text), "hooks": import_hooks.adds_hook(name + inner, text)}
-        self._changes.setdefault(path, set()).update(name for name, found in changes.items() if found)
+        certain, possible, changes = self._packages.setdefault(path, (set(), set(), set()))
+        anywhere = (
+            part for one, several in _ANYWHERE.findall(text) for part in ([one] if one else several.split(b","))
+        )
+        names = {match[1].decode() for match in map(_NAME.match, anywhere) if match} - sys.stdlib_module_names
+        possible |= names | {match.decode() for match in _BY_NAME.findall(text)}
+        changes |= {"path"} if _PATH.search(text) else set()
+        changes |= {"hooks"} if import_hooks.adds_hook(name + inner, text) else set()
         own = f"{path.rpartition('/')[2]}{inner}".removesuffix(".py").split("/")
         imported = list(dict.fromkeys(_at_top(text, own[:-1]))) if _AT_TOP.search(text) else []
         if inner == "/__init__.py" and own[0].encode() in _BY_NAME.findall(text):
@@ -83,20 +89,17 @@ class Collector:
         if imported:
             self.modules[f"{top}/{name}{inner}"] = imported
         if inner in ("", "/__init__.py"):
-            tops = {each.partition(".")[0] for each in imported}
-            self._certain.setdefault(path, set()).update(tops - {own[0]})
+            certain |= {module.partition(".")[0] for module in imported} - {own[0]}
 
     def packages(self) -> dict[str, PackageImports]:
         """Return the imports of each package by path; the empty path has those of plugins."""
-        found = {
+        packages = {
             path: PackageImports(
-                frozenset(self._certain.get(path, ())),
-                frozenset(names - {path.rpartition("/")[2]}),
-                frozenset(self._changes[path]),
+                frozenset(certain), frozenset(possible - {posixpath.basename(path)}), frozenset(changes)
             )
-            for path, names in self._possible.items()
+            for path, (certain, possible, changes) in self._packages.items()
         }
-        return {**found, "": PackageImports(frozenset(), frozenset(self._plugins))}
+        return {**packages, "": PackageImports(frozenset(), frozenset(self._plugins))}
 
 
 def _at_top(text: bytes, package: Sequence[str]) -> Iterator[str]:
@@ -112,34 +115,18 @@ def _at_top(text: bytes, package: Sequence[str]) -> Iterator[str]:
         yield from (name for name in found if name.partition(".")[0] not in sys.stdlib_module_names)
 
 
-def _found(pattern: re.Pattern[bytes], text: bytes) -> set[str]:
-    found = set()
-    for one, several in pattern.findall(text):
-        for name in [one] if one else several.split(b","):
-            match = _NAME.match(name)
-            if match:
-                found.add(match[1].decode())
-    return found - sys.stdlib_module_names
-
-
 def entry_module(text: bytes, group: str, entry: str) -> str | None:
     """Return the module that an entry_points.txt lists for an entry; None if it lists no such entry."""
-    within = ""
-    for line in text.decode("utf-8", "replace").splitlines():
-        section = _SECTION.match(line)
-        within = section[1].strip() if section else within
-        name, _, value = line.partition("=")
-        if not section and within == group and name.strip() == entry:
-            return value.partition(":")[0].strip() or None
-    return None
+    entries = _entry_points(text.decode("utf-8", "replace"))
+    return next((module for *where, module in entries if where == [group, entry]), "") or None
 
 
-def _plugins(text: str) -> set[str]:
-    found, wanted = set(), False
-    for line in text.splitlines()[:10_000]:
-        section, entry = _SECTION.match(line), _ENTRY.match(line)
+def _entry_points(text: str) -> Iterator[tuple[str, str, str]]:
+    """Yield the group, name and module of each entry in an entry_points.txt."""
+    group = ""
+    for line in text.splitlines()[:_MAX_ENTRIES]:
+        section, (name, equals, value) = _SECTION.match(line), line.partition("=")
         if section:
-            wanted = not _NOT_LOADED.search(section[1])
-        elif entry and wanted:
-            found.add(entry[1])
-    return found
+            group = section[1].strip()
+        elif equals and group:
+            yield group, name.strip(), value.partition(":")[0].strip()

@@ -45,8 +45,8 @@ def providers(loader: Loader, environment: Mapping[str, str], intel: bool) -> di
         for folder in given.split(":"):
             for file in filter(_PROVIDER.match, loader.view.names(folder)):
                 name = file.removeprefix("lib").removesuffix("-fi.so").partition("-")[0]
-                path = loader.view.resolve(f"{folder}/{file}") or ""
-                found.setdefault("psm2" if name == "psmx2" else name, []).append(path)
+                path = loader.view.resolve(f"{folder}/{file}")
+                found.setdefault("psm2" if name == "psmx2" else name, []).append(path or "")
         return found
     names = {name: name for name in PROVIDERS if name != "psmx2"}
     names["psm2"] = "psmx2" if intel else "psm2"

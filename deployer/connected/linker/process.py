@@ -4,7 +4,7 @@ import os
 import posixpath
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from deployer.connected.linker import choosers, plugins
@@ -36,7 +36,7 @@ LIBRARY_PATH = "LD_LIBRARY_PATH"
 CXX = "libmpi_cxx.so."
 
 #: The folder where packages put plug-ins that TensorFlow opens when it is imported.
-_TENSORFLOW_PLUGINS = "tensorflow-plugins/"
+_TENSORFLOW_PLUGINS = "/tensorflow-plugins/"
 _PACKAGES = ("/site-packages/", "/dist-packages/")
 #: Libraries that only the tools of an Open MPI installation are linked to: ompi_info, mpirun.
 _TOOLS = re.compile(r"^libopen-(pal|rte)\.so|^libprrte\.so")
@@ -49,6 +49,11 @@ _X86_64, _I386 = 62, 3
 _RUN_BY = {"amd64": (_X86_64, _I386), "arm64": (183,), "ppc64le": (21,), "riscv64": (243,)}
 #: The kernel's limit for scripts whose interpreter is itself a script.
 _MAX_INTERPRETERS = 5
+
+
+#: A file of a Python package: its path below the folder of packages, that folder's overlay ("": the image), its path
+#: in the container, and its facts.
+_PythonFile = tuple[str, str, str, Facts]
 
 
 class Overlay(NamedTuple):
@@ -117,6 +122,11 @@ class Process(NamedTuple):
         return bool(self.users) or self.library is not None or inside
 
     @property
+    def mpi_family(self) -> str:
+        """Return the family of the site's MPI, such as "intel"; empty if the plan has none."""
+        return self.plan.mpi.family if self.plan.mpi else ""
+
+    @property
     def is_python(self) -> bool:
         """Return whether the program is a Python, or embeds one, and so may load packages."""
         return _is_python(self.loader)
@@ -137,11 +147,14 @@ def family_of(facts: Facts) -> str | None:
     return next((FAMILIES[name] for name in facts.dynamic.needed if name in FAMILIES), None)
 
 
-def callers(files: Index, overlays: Sequence[Overlay]) -> list[str]:
-    """Return the programs that call MPI directly or through a library, without the tools of an MPI installation."""
-    places = [(target + path, facts) for target, found in _everything(files, overlays) for path, facts in found]
+def callers(layers: Sequence[Overlay]) -> list[str]:
+    """Return the programs that call MPI directly or through a library, without the tools of an MPI installation.
+
+    ``layers`` are the image, with an empty target, and the overlays.
+    """
+    places = list(_elf_files(layers))
     leading = set(FAMILIES)
-    needs = [(facts.dynamic.soname or posixpath.basename(path), facts.dynamic.needed) for path, facts in places]
+    needs = [(_soname(path, facts), facts.dynamic.needed) for path, facts in places]
     while True:  # libraries that need a library that calls MPI
         more = {name for name, needed in needs if name not in leading and not leading.isdisjoint(needed)}
         if not more:
@@ -176,9 +189,13 @@ def modules(files: Index) -> list[str]:
     )
 
 
-def _everything(files: Index, overlays: Sequence[Overlay]) -> Iterator[tuple[str, list[tuple[str, Facts]]]]:
-    for target, index in (("", files), *((overlay.target, overlay.files) for overlay in overlays)):
-        yield target, [(path, entry.facts) for path, entry in index.entries.items() if entry.facts]
+def _elf_files(layers: Sequence[Overlay]) -> Iterator[tuple[str, Facts]]:
+    for target, files in layers:
+        yield from ((target + path, entry.facts) for path, entry in files.entries.items() if entry.facts)
+
+
+def _soname(path: str, facts: Facts) -> str:
+    return facts.dynamic.soname or posixpath.basename(path)
 
 
 class Start(NamedTuple):
@@ -205,40 +222,42 @@ def start(
     plan: Plan, image: Image, files: Index, overlays: Sequence[Overlay], host: Mapping[str, Files], wanted: Start
 ) -> Process:
     """Start a program dry. ``host`` maps the plan's bind targets to the site's files."""
-    command, packages, environment, script, module, extensions = wanted
+    environment, packages, script = wanted.environment, wanted.packages, wanted.script
     single = _single(plan, files, host)
     view = filesystem(files, overlays, {**host, hostfiles.FOLDER: single})
     if environment is None:
         environment = variables(image.env)
         searched = hostfiles.library_path(plan.environment, environment)
         environment = {**environment, **plan.environment, LIBRARY_PATH: searched}
-    search = environment.get(LIBRARY_PATH, "")
-    path = _interpreter(view, image, _program(view, image, command))
-    machine = _machine(view, path, image)
-    loader = Loader(view, search.split(":"), machine)
+    path = _interpreter(view, image, _program(view, image, wanted.command))
+    facts = view.facts(path) if path else None
+    own_machine = facts.dynamic.machine if facts else _X86_64
+    runnable = _RUN_BY.get(image.architecture, (own_machine,))
+    machine = own_machine if own_machine in runnable else runnable[0]
+    loader = Loader(view, environment.get(LIBRARY_PATH, "").split(":"), machine)
     program = loader.start(path) if path else None
+    text = script
+    if not script.startswith("-c "):
+        text = view.content(script).decode("utf-8", "replace") if script.startswith("/") else ""
     is_python = _is_python(loader)
-    users, passed_over, serial = [], [], {}
-    text = _text(view, script)
+    python_files = list(_python_files(files, overlays)) if is_python else []
     nvshmem = environment.get(_NVSHMEM_CHOICE, "").upper() in ("MPI", "SHMEM")
-    for group in _groups(files, overlays, packages, nvshmem) if is_python else ():
+    users, passed_over, serial = [], [], {}
+    for group in _groups(python_files, packages, nvshmem):
         families = {path: family_of(facts) for path, facts in group.items()}
         for path in sorted(group):
             chooser = choosers.of_file(path)
             if chooser:
                 options = [o for o in plan.containers if not choosers.is_parallel(chooser, environment, o, text)]
-                if options or not choosers.selects(chooser, path, view, text):
-                    serial[chooser] = options if choosers.selects(chooser, path, view, text) else []
+                selects = choosers.selects(chooser, path, view, text)
+                if options or not selects:
+                    serial[chooser] = options if selects else []
                     continue
             if len(group) > 1 and plan.abi in families.values() and families[path] != plan.abi:
                 passed_over.append(path)
-                continue
-            mapped = loader.dlopen(path)
-            if mapped is not None:
-                users.append(mapped)
-    opened_module = loader.dlopen(module) if module else None
-    if opened_module is not None:
-        users.append(opened_module)
+            else:
+                users.append(loader.dlopen(path))
+    users.append(loader.dlopen(wanted.module) if wanted.module else None)
     # The program itself, and libraries of the image that call MPI on behalf of others.
     taken = set(map(id, users))
     users += [
@@ -251,24 +270,16 @@ def start(
             loader.dlopen(item.target)
     if plan.mpi and plan.mpi.family == "intel":
         plugins.open_fabric(loader)
-    sonames = frozenset(
-        facts.dynamic.soname or posixpath.basename(path)
-        for _, found in _everything(files, overlays)
-        for path, facts in found
-        if facts.dynamic.machine == machine
-    )
+    elves = _elf_files([Overlay("", files), *overlays])
+    sonames = frozenset(_soname(path, facts) for path, facts in elves if facts.dynamic.machine == machine)
     tensorflow = packages is None or any(posixpath.basename(top) == "tensorflow" for top in packages)
-    opened = _tensorflow_plugins(files, overlays) if is_python and tensorflow else []
-    seen = Process(plan, view, loader, program, users, sonames, opened, command)
-    seen = seen._replace(passed_over=passed_over, unloadable=loader.lacking(extensions) if is_python else ())
-    return seen._replace(may_load=module, serial=serial, text=text, packages=packages, environment=environment)
-
-
-def _text(view: JobFilesystem, script: str) -> str:
-    """Return the text of the script that a Python runs; empty if it is unknown."""
-    if script.startswith("-c "):
-        return script
-    return view.content(script).decode("utf-8", "replace") if script.startswith("/") else ""
+    opened = [path for inner, _, path, _ in python_files if tensorflow and inner.startswith(_TENSORFLOW_PLUGINS)]
+    unloadable = loader.lacking(wanted.extensions) if is_python else ()
+    return Process(
+        plan, view, loader, program, users=list(filter(None, users)), sonames=sonames, plugins=opened,
+        command=wanted.command, may_load=wanted.module, serial=serial, text=text, unloadable=unloadable,
+        packages=packages, passed_over=passed_over, environment=environment,
+    )  # fmt: skip
 
 
 def _is_python(loader: Loader) -> bool:
@@ -284,9 +295,8 @@ def is_of(path: str, packages: Collection[str]) -> bool:
 
 def filesystem(files: Index, overlays: Sequence[Overlay], host: Mapping[str, Files]) -> JobFilesystem:
     """Return the files that a job sees. ``host`` maps the plan's bind targets to the site's files."""
-    binds = [BoundFiles(target, found, "/") for target, found in host.items()]
-    binds += [BoundFiles(overlay.target, overlay.files, "/") for overlay in overlays]
-    return JobFilesystem(files, binds)
+    layers = [*host.items(), *overlays]
+    return JobFilesystem(files, [BoundFiles(target, bound, "/") for target, bound in layers])
 
 
 def _single(plan: Plan, image: Index, host: Mapping[str, Files]) -> Captured:
@@ -302,20 +312,16 @@ def _single(plan: Plan, image: Index, host: Mapping[str, Files]) -> Captured:
             paths[f"/{item.name}"] = real
         elif real:
             paths.update({f"/{item.name}/{name}": site.resolve(f"{real}/{name}") for name in site.names(real)})
-    facts = {name: site.facts_or_none(path) for name, path in paths.items() if path and site.file(path)}
-    return Captured({name: found for name, found in facts.items() if found}, links)
+    files = {name: site.facts_or_none(path) for name, path in paths.items() if path and site.file(path)}
+    return Captured({name: facts for name, facts in files.items() if facts}, links)
 
 
 def _program(view: JobFilesystem, image: Image, command: str) -> str | None:
     """Return the path of a command in the image's PATH, found as execvp does."""
     if "/" in command:
         return view.resolve(command)
-    values = variables(image.env)
-    for folder in values.get("PATH", "/usr/local/bin:/usr/bin:/bin").split(":"):
-        found = view.file(f"{folder}/{command}")
-        if found:
-            return found
-    return None
+    folders = variables(image.env).get("PATH", "/usr/local/bin:/usr/bin:/bin").split(":")
+    return next(filter(None, (view.file(f"{folder}/{command}") for folder in folders)), None)
 
 
 def _interpreter(view: JobFilesystem, image: Image, path: str | None) -> str | None:
@@ -325,9 +331,8 @@ def _interpreter(view: JobFilesystem, image: Image, path: str | None) -> str | N
             return None
         if view.facts_or_none(path) is not None:
             return path
-        line = view.content(path)
-        words = line[2:].split(b"\n")[0].split() if line.startswith(b"#!") else []
-        names = [os.fsdecode(word) for word in words]
+        line = view.content(path).partition(b"\n")[0]
+        names = [os.fsdecode(word) for word in line[2:].split()] if line.startswith(b"#!") else []
         if names and posixpath.basename(names[0]) == "env":
             names = [name for name in names[1:] if not name.startswith("-") and "=" not in name]
         path = _program(view, image, names[0]) if names else None
@@ -346,60 +351,34 @@ def _is_below(path: str, top: str) -> bool:
     return path == top or path.startswith(top + "/")
 
 
-def _machine(view: JobFilesystem, path: str | None, image: Image) -> int:
-    """Return the machine of a program if the nodes can run it; otherwise the nodes' own machine."""
-    facts = view.facts(path) if path and view.file(path) else None
-    own = facts.dynamic.machine if facts else _X86_64
-    runnable = _RUN_BY.get(image.architecture, (own,))
-    return own if own in runnable else runnable[0]
-
-
 def _groups(
-    files: Index, overlays: Sequence[Overlay], packages: Collection[str] | None, nvshmem: bool
+    files: Iterable[_PythonFile], packages: Collection[str] | None, nvshmem: bool
 ) -> Iterator[dict[str, Facts]]:
-    """Yield the files of Python packages that call MPI, in groups of files that stand for the same module.
-
-    Args:
-        nvshmem: whether NVSHMEM may start with MPI.
+    """Yield the imported files of Python packages that call MPI, in groups of files that stand for the same module.
 
     For example, mpi4py has ``MPI.mpich.*.so`` and ``MPI.openmpi.*.so``, and selects one when it is imported. If a
-    package is in several places, the first one counts.
+    package is in several places, the first one counts. ``nvshmem``: whether NVSHMEM may start with MPI.
     """
-    seen: dict[str, str] = {}  # a module to its place
+    places: dict[str, str] = {}  # a module to its place
     groups: dict[str, dict[str, Facts]] = defaultdict(dict)
-    for target, found in _python_files(files, overlays):
-        for inner, (path, facts) in found.items():
-            if not _calls(facts) or (not nvshmem and NVSHMEM_BY_MPI.match(posixpath.basename(inner))):
-                continue
-            module = posixpath.join(posixpath.dirname(inner), posixpath.basename(inner).partition(".")[0])
-            if packages is not None and not is_of(target + path, packages):
-                continue
-            if seen.setdefault(module, target) == target:
-                groups[module][target + path] = facts
+    for inner, target, path, facts in files:
+        if not _calls(facts) or (not nvshmem and NVSHMEM_BY_MPI.match(posixpath.basename(inner))):
+            continue
+        module = posixpath.join(posixpath.dirname(inner), posixpath.basename(inner).partition(".")[0])
+        wanted = packages is None or is_of(path, packages)
+        if wanted and places.setdefault(module, target) == target:
+            groups[module][path] = facts
     yield from groups.values()
 
 
-def _tensorflow_plugins(files: Index, overlays: Sequence[Overlay]) -> list[str]:
-    return [
-        target + path
-        for target, found in _python_files(files, overlays)
-        for inner, (path, _) in found.items()
-        if inner.startswith("/" + _TENSORFLOW_PLUGINS)
-    ]
-
-
-def _python_files(files: Index, overlays: Sequence[Overlay]) -> Iterator[tuple[str, dict[str, tuple[str, Facts]]]]:
-    """Yield the ELF files of Python packages: those of each overlay with its target, then those of the image."""
+def _python_files(files: Index, overlays: Sequence[Overlay]) -> Iterator[_PythonFile]:
+    """Yield the ELF files of Python packages, those of the overlays first."""
     for target, index in overlays:
-        yield target, {path: (path, entry.facts) for path, entry in index.entries.items() if entry.facts}
-    yield "", _packages(files)
-
-
-def _packages(files: Index) -> dict[str, tuple[str, Facts]]:
-    found = {}
+        yield from ((path, target, target + path, entry.facts) for path, entry in index.entries.items() if entry.facts)
+    in_image = {}
     for path, entry in files.entries.items():
         for folder in _PACKAGES:
             _, inside, inner = path.partition(folder)
             if inside and entry.facts and entry.kind != LINK:
-                found["/" + inner] = (path, entry.facts)
-    return found
+                in_image["/" + inner] = (path, entry.facts)
+    yield from ((inner, "", path, facts) for inner, (path, facts) in in_image.items())

@@ -1,10 +1,12 @@
 """The input of the rules of ``check``: a bundle, a site, and the files that jobs would map there."""
 
 import datetime as dt
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from deployer.connected.linker.index import Index
 from deployer.connected.linker.process import Overlay, Process
+from deployer.connected.site_profile.machine import NodeGpus
 from deployer.connected.site_profile.profile import Partition, Profile
 from deployer.contract.bundle.manifest import Manifest
 from deployer.contract.rules.verdict import MISSING_FACTS
@@ -34,3 +36,19 @@ class Case(NamedTuple):
     overlays: list[Overlay]
     processes: list[Process]
     today: dt.date | None = None
+
+    @property
+    def layers(self) -> list[Overlay]:
+        """Return the bundle's files: the overlays, then the image, whose target is empty."""
+        return [*self.overlays, Overlay("", self.image)]
+
+    @property
+    def gpus(self) -> NodeGpus | None:
+        """Return the GPUs of a node; None if they are unknown."""
+        return self.partition.node.gpus if self.partition.node else None
+
+    @property
+    def cpu_flags(self) -> Sequence[str] | None:
+        """Return the flags of the nodes' processors; None if they are unknown."""
+        node = self.partition.node
+        return node.cpu.flags if node and node.cpu else None

@@ -5,12 +5,10 @@ from collections.abc import Iterator
 
 from deployer.connected.check.rules.case import Case
 from deployer.connected.linker import commands
-from deployer.connected.linker.commands import CODE
+from deployer.connected.linker.jobs import search_of
 from deployer.contract.bundle.manifest import DATA_PREFIX
 from deployer.contract.rules.findings import ERROR, WARNING, Finding
-from deployer.contract.site.plan import APP, DATA
-
-__all__ = ["CODE", "readable", "startable"]
+from deployer.contract.site.plan import DATA
 
 #: A literal path below the data folders in a word; the first part is the folder's name.
 _DATA = re.compile(DATA + r"/([\w.-]+)((?:/[\w.+=@-]+)*)")
@@ -18,13 +16,8 @@ _DATA = re.compile(DATA + r"/([\w.-]+)((?:/[\w.+=@-]+)*)")
 
 def startable(case: Case) -> Iterator[Finding]:
     """command.missing: according to the bundle's files, the command of a job cannot start."""
-    image = case.manifest.image
-    brought = {name for overlay in case.overlays for name in overlay.files.programs}
-    app = {overlay.target: overlay.files for overlay in case.overlays if overlay.target == APP}
-    look = commands.in_bundle(case.image, app)
-    yield from commands.findings(
-        case.manifest.jobs, commands.place(look, image.env, image.workdir, [case.plan], brought)
-    )
+    place = search_of(case.manifest, case.plan, case.image, case.overlays)
+    yield from commands.findings(case.manifest.jobs, place)
 
 
 def readable(case: Case) -> Iterator[Finding]:

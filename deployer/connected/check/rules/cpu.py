@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from deployer.connected.check.rules.case import CAPTURE, MISSING_FACTS, Case
-from deployer.connected.linker.code.code_facts import BEYOND, Instructions
+from deployer.connected.linker.code.instructions import BEYOND, Instructions
 from deployer.connected.linker.process import Process
 from deployer.connected.site_profile.profile import Partition
 from deployer.contract.bundle.manifest import Manifest
@@ -57,20 +57,15 @@ def instructions(case: Case) -> Iterator[Finding]:
     """cpu.instructions, facts.cpu: files that a job loads use instructions that the nodes lack."""
     if case.manifest.image.architecture != "amd64":
         return
-    node = case.partition.node
-    flags = node.cpu.flags if node and node.cpu else None
+    flags = case.cpu_flags
     for demand, (path, what) in _demands(case).items():
         if flags is None:
             text = f"{path} ({what}) needs {_shown(demand)}, but the processors of the nodes are unknown"
             yield Finding("facts.cpu", MISSING_FACTS, case.plan.partition, text, CAPTURE)
         elif demand - set(flags):
-            yield Finding(
-                "cpu.instructions",
-                ERROR,
-                path,
-                f"{what} needs {_shown(demand - set(flags))}, which the nodes of {case.plan.partition} do not have",
-                "choose a partition with newer processors, or a package that was built for older ones",
-            )
+            text = f"{what} needs {_shown(demand - set(flags))}, which the nodes of {case.plan.partition} do not have"
+            remedy = "choose a partition with newer processors, or a package that was built for older ones"
+            yield Finding("cpu.instructions", ERROR, path, text, remedy)
 
 
 def code(case: Case, process: Process) -> Iterator[Finding]:
@@ -78,29 +73,26 @@ def code(case: Case, process: Process) -> Iterator[Finding]:
 
     ``instructions`` reports files whose note or name states this.
     """
-    node = case.partition.node
-    flags = node.cpu.flags if node and node.cpu else None
+    flags = case.cpu_flags
     if case.manifest.image.architecture != "amd64" or set(BEYOND) <= set(flags or ()):
         return
-    indexes = {id(index): index.code for index in (case.image, *(overlay.files for overlay in case.overlays))}
+    indexes = {id(files): files.code for _, files in case.layers}
     for each in process.loader.objects:
         where, inner = process.view.identity(each.path)
         facts = indexes.get(where) if each.dynamic.machine == _X86_64 else None
-        if facts is None or each.facts.level in _LEVELS or _library(each.path):
+        if facts is None or each.facts.level in _LEVELS or _libraries(each.path):
             continue
         severity, sets = lacking(facts.of(inner), each.path, each is process.program, flags or ())
         if flags is None and severity == ERROR and sets:
             text = f"{each.path} was compiled for {_shown(sets)}, but the processors of the nodes are unknown"
             yield Finding("facts.cpu", MISSING_FACTS, case.plan.partition, text, CAPTURE)
         elif flags is not None and sets:
-            yield Finding(
-                "cpu.instructions",
-                severity,
-                each.path,
+            text = (
                 f"its code uses {_shown(sets)} without asking the processor, and the nodes of {case.plan.partition} do "
-                "not have it: the program ends with SIGILL (illegal instruction)",
-                "compile it for older processors (-march=x86-64-v2), or choose a partition with newer ones",
+                "not have it: the program ends with SIGILL (illegal instruction)"
             )
+            remedy = "compile it for older processors (-march=x86-64-v2), or choose a partition with newer ones"
+            yield Finding("cpu.instructions", severity, each.path, text, remedy)
 
 
 def lacking(found: Instructions, path: str, is_program: bool, flags: Sequence[str]) -> tuple[str, set[str]]:
@@ -115,8 +107,8 @@ def lacking(found: Instructions, path: str, is_program: bool, flags: Sequence[st
     return ERROR if certain and not is_chosen else WARNING, certain or possible
 
 
-def _library(path: str) -> bool:
-    return any(pattern.match(posixpath.basename(path)) for pattern, _, _ in _LIBRARIES)
+def _libraries(path: str) -> list[tuple[frozenset[str], str]]:
+    return [(flags, what) for pattern, flags, what in _LIBRARIES if pattern.match(posixpath.basename(path))]
 
 
 def _demands(case: Case) -> dict[frozenset[str], tuple[str, str]]:
@@ -127,11 +119,9 @@ def _demands(case: Case) -> dict[frozenset[str], tuple[str, str]]:
             flags = _LEVELS.get(each.facts.level)
             if flags:
                 found.setdefault(flags, (each.path, f"built for x86-64-v{each.facts.level}"))
-    for index in (case.image, *(overlay.files for overlay in case.overlays)):
-        for path, entry in index.entries.items():
-            for pattern, flags, what in _LIBRARIES if entry.facts else ():
-                if pattern.match(posixpath.basename(path)):
-                    found.setdefault(flags, (path, what))
+    for path in (path for _, files in case.layers for path, entry in files.entries.items() if entry.facts):
+        for flags, what in _libraries(path):
+            found.setdefault(flags, (path, what))
     return found
 
 

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from deployer.connected.check.rules import linking
 from deployer.connected.check.rules.case import CAPTURE, MISSING_FACTS, Case
 from deployer.connected.linker import plugins
-from deployer.connected.linker.loader import Object
 from deployer.connected.linker.process import Process
 from deployer.contract.rules.findings import ERROR, WARNING, Finding
 
@@ -29,7 +28,8 @@ _BUILT_IN = {*_SLOW, "shm", "ofi_rxm", "ofi_rxd", "rxm"}
 def library(process: Process) -> Iterator[Finding]:
     """fabric.missing: Intel MPI opens libfabric by name, but none is found."""
     used = process.library
-    if used and process.users and _is_intel(process) and process.host_path(used.path) and _fabric(process) is None:
+    opens = used is not None and process.users and process.mpi_family == "intel" and process.host_path(used.path)
+    if used and opens and process.loader.find(plugins.FABRIC) is None:
         text = f"it opens {plugins.FABRIC} at startup, but no searched folder contains it"
         remedy = "in the profile, add the folder that contains it to the MPI's libraries"
         yield Finding("fabric.missing", ERROR, used.path, text, remedy)
@@ -37,16 +37,14 @@ def library(process: Process) -> Iterator[Finding]:
 
 def provider(process: Process) -> Iterator[Finding]:
     """fabric.provider, fabric.library, facts.fabric: the requested provider is missing or incomplete."""
-    there = None
-    if process.users:
-        there = plugins.providers(process.loader, process.environment, _is_intel(process))
-    for name in ("FI_PROVIDER", *(("I_MPI_OFI_PROVIDER",) if _is_intel(process) else ())):
-        asked = process.variable(name)
-        if there is None or not asked or asked.startswith("^"):
-            continue
-        found = [list(_of_one(process, each, there)) for each in asked.split(",")]
-        if not any(findings == [] for findings in found):  # one usable provider is enough
-            yield from (each for findings in found for each in findings)
+    is_intel = process.mpi_family == "intel"
+    there = plugins.providers(process.loader, process.environment, is_intel) if process.users else None
+    for variable in ("FI_PROVIDER", "I_MPI_OFI_PROVIDER") if is_intel else ("FI_PROVIDER",):
+        asked = process.variable(variable)
+        if there is not None and asked and not asked.startswith("^"):
+            of_each = [list(_of_one(process, name, there)) for name in asked.split(",")]
+            if all(of_each):  # one usable provider is enough
+                yield from (finding for findings in of_each for finding in findings)
 
 
 def slow(case: Case) -> Iterator[Finding]:
@@ -64,29 +62,33 @@ def slow(case: Case) -> Iterator[Finding]:
 
 def nccl(case: Case) -> Iterator[Finding]:
     """fabric.nccl: the file that NCCL opens for the fast network is missing, so nodes communicate through sockets."""
-    fabric, gpus = case.partition.fabric, case.partition.node.gpus if case.partition.node else None
+    fabric = case.partition.fabric
     wanted = _OF_NCCL.get(fabric.kind or "") if fabric else None
-    if wanted is None or fabric is None or gpus is None:
+    if wanted is None or fabric is None or case.gpus is None:
         return
-    paths = [path for index in (case.image, *(each.files for each in case.overlays)) for path in index.entries]
-    names = {*map(posixpath.basename, paths), *(posixpath.basename(item.name) for item in case.plan.host)}
+    paths = [path for _, files in case.layers for path in files.entries]
+    names = set(map(posixpath.basename, [*paths, *(item.name for item in case.plan.host)]))
     if any(_NCCL.match(name) for name in names) and not any(name.startswith(wanted) for name in names):
-        yield Finding(
-            "fabric.nccl",
-            WARNING,
-            case.plan.partition,
+        text = (
             f"its network is {fabric.kind}, for which NCCL opens {wanted}, and neither the image nor the plan has it: "
-            "NCCL sends between nodes through sockets",
-            f"add {wanted} to the image (Debian: {_PACKAGES[wanted]}), or bind the site's",
+            "NCCL sends between nodes through sockets"
         )
+        remedy = f"add {wanted} to the image (Debian: {_PACKAGES[wanted]}), or bind the site's"
+        yield Finding("fabric.nccl", WARNING, case.plan.partition, text, remedy)
 
 
 def _of_one(process: Process, asked: str, there: dict[str, list[str]]) -> Iterator[Finding]:
     """Yield the findings on one provider (``verbs;ofi_rxm``: verbs with a layer over it)."""
     name = asked.partition(";")[0].strip()
-    fabric = _fabric(process)
+    fabric = process.loader.find(plugins.FABRIC)
     where = fabric.path if fabric else plugins.FABRIC
-    by_files = _is_intel(process) and fabric is not None and process.host_path(fabric.path)
+    by_files = process.mpi_family == "intel" and fabric is not None and process.host_path(fabric.path)
+    # Tested with Open MPI and MPICH 5: they use another network if libfabric offers none.
+    old = process.plan.mpi is not None and process.plan.mpi.version.startswith(("3.", "4."))
+    falls_back = process.mpi_family == "openmpi" or (process.mpi_family == "mpich" and not old)
+    severity, consequence = ERROR, "MPI_Init ends with an error"
+    if falls_back:
+        severity, consequence = WARNING, "MPI uses a different network, at worst TCP"
     if name not in there:
         if name in _BUILT_IN and not by_files:
             return
@@ -95,48 +97,15 @@ def _of_one(process: Process, asked: str, there: dict[str, list[str]]) -> Iterat
             yield Finding("facts.fabric", MISSING_FACTS, process.plan.site, text, CAPTURE)
             return
         known = ", ".join(sorted(there)) or "none"
-        yield Finding(
-            "fabric.provider",
-            _severity(process),
-            where,
-            f"it has no provider {name}, only: {known}; {_consequence(process)}",
-            "set fabric.provider of the partition to one that is there, or providers of the MPI to its folder",
-        )
+        text = f"it has no provider {name}, only: {known}; {consequence}"
+        remedy = "set fabric.provider of the partition to one that is there, or providers of the MPI to its folder"
+        yield Finding("fabric.provider", severity, where, text, remedy)
         return
-    said = linking.said(process)
-    lacking = [[word for word in process.loader.attempt(path) if word not in said] for path in there[name]]
+    reported = linking.reported(process)
+    lacking = [[word for word in process.loader.attempt(path) if word not in reported] for path in there[name]]
     if all(lacking):  # one version of a provider is enough
-        yield Finding(
-            "fabric.library",
-            _severity(process),
-            there[name][-1],
-            f"the provider {name} needs {', '.join(lacking[-1])}, which the container does not have; "
-            + _consequence(process),
-            "bind the library: the site's capture finds it in the profile's fabric.libraries; or add it to the image",
+        text = f"the provider {name} needs {', '.join(lacking[-1])}, which the container does not have; {consequence}"
+        remedy = (
+            "bind the library: the site's capture finds it in the profile's fabric.libraries; or add it to the image"
         )
-
-
-def _fabric(process: Process) -> Object | None:
-    return process.loader.find(plugins.FABRIC)
-
-
-def _is_intel(process: Process) -> bool:
-    mpi = process.plan.mpi
-    return mpi is not None and mpi.family == "intel"
-
-
-def _falls_back(process: Process) -> bool:
-    """Return whether the MPI uses another network if libfabric offers none: tested with Open MPI and MPICH 5."""
-    mpi = process.plan.mpi
-    return mpi is not None and (mpi.family == "openmpi" or (mpi.family == "mpich" and not mpi.version.startswith(_OLD)))
-
-
-_OLD = ("3.", "4.")
-
-
-def _severity(process: Process) -> str:
-    return WARNING if _falls_back(process) else ERROR
-
-
-def _consequence(process: Process) -> str:
-    return "MPI uses a different network, at worst TCP" if _falls_back(process) else "MPI_Init ends with an error"
+        yield Finding("fabric.library", severity, there[name][-1], text, remedy)

@@ -44,6 +44,8 @@ _CUDART = re.compile(r"^libcudart\.so\.(\d+)")
 #: The name by which a library is loaded. Packages append the rest of the version (libnccl.so.2.20.5); wheels do not.
 _SONAME = re.compile(r".+?\.so(\.\d+)?(?=\.|$)")
 _UNKNOWN = ((0, 0), (0, 0))
+#: Kinds of GPUs to which the rules for CUDA apply.
+_NVIDIA_OR_UNKNOWN = ("nvidia", None)
 #: For each vendor: libraries of programs for its GPUs. libze_loader and ROCm's SMI are left out, because hwloc's
 #: plug-ins bring them in.
 _VENDORS = re.compile(
@@ -64,16 +66,13 @@ def requested(case: Case) -> Iterator[Finding]:
             text = f"it needs {counted(job.gpus, 'GPU')} per rank, and the GPUs of {case.plan.partition} are unknown"
             yield Finding("facts.gpu", MISSING_FACTS, subject, text, CAPTURE, job.name)
         elif lacking:
-            yield Finding(
-                "gpu.count" if there else "gpu.none",
-                ERROR,
-                subject,
-                f"{lacking} of {case.plan.partition}",
+            text = f"{lacking} of {case.plan.partition}"
+            remedy = (
                 "choose a partition with more GPUs per node, or fewer ranks per node (--ranks-per-node)"
                 if there
-                else "choose a partition with GPUs, or use --gpus 0; if it has GPUs, add node.gpus to the profile",
-                job.name,
+                else "choose a partition with GPUs, or use --gpus 0; if it has GPUs, add node.gpus to the profile"
             )
+            yield Finding("gpu.count" if there else "gpu.none", ERROR, subject, text, remedy, job.name)
 
 
 def vendor(case: Case) -> Iterator[Finding]:
@@ -94,70 +93,60 @@ def vendor(case: Case) -> Iterator[Finding]:
 def _vendors(case: Case) -> dict[str, str]:
     """Return the vendors whose GPU libraries are in the bundle, each with the first file."""
     found: dict[str, str] = {}
-    for index in (*(overlay.files for overlay in case.overlays), case.image):
-        for path in index.entries:
-            match = _VENDORS.match(posixpath.basename(path))
-            if match and match.lastgroup:
-                found.setdefault(match.lastgroup, path)
+    for path in (path for _, files in case.layers for path in files.entries):
+        match = _VENDORS.match(posixpath.basename(path))
+        if match and match.lastgroup:
+            found.setdefault(match.lastgroup, path)
     return found
 
 
 def _kind(case: Case) -> str | None:
     """Return the vendor of the nodes' GPUs; None if it is unknown."""
-    node, driver = case.partition.node, case.partition.driver
-    return (node.gpus.kind if node and node.gpus else None) or (driver.kind if driver else None)
+    driver = case.partition.driver
+    return (case.gpus.kind if case.gpus else None) or (driver.kind if driver else None)
 
 
-def _is_nvidia(case: Case) -> bool:
-    """Return whether the nodes may have NVIDIA GPUs."""
-    return _kind(case) in (None, "nvidia")
+def _capability(case: Case) -> tuple[int, int] | None:
+    return _pair(case.gpus.capability) if case.gpus and case.gpus.capability else None
+
+
+def _driver(case: Case) -> tuple[tuple[int, int] | None, str]:
+    """Return the driver's version, to compare and to show; None if it is unknown."""
+    version = (case.partition.driver.version if case.partition.driver else None) or ""
+    return _pair(version), version
 
 
 def usable(case: Case) -> Iterator[Finding]:
     """gpu.none, gpu.driver, gpu.capability, facts.gpu: the image contains CUDA, but the nodes do not support it."""
-    runtimes = cuda(case)
-    if not runtimes or not _is_nvidia(case):  # otherwise gpu.vendor reports it
+    runtimes = _cuda(case)
+    if not runtimes or _kind(case) not in _NVIDIA_OR_UNKNOWN:  # otherwise gpu.vendor reports it
         return
-    path, release = max(runtimes, key=lambda each: each[1])
-    node, driver, partition = case.partition.node, case.partition.driver, case.plan.partition
-    gpus = node.gpus if node else None
-    if gpus is None and driver is None:
-        if any(job.gpus for job in case.manifest.jobs):
-            return  # `requested` reports an error
-        yield Finding(
-            "gpu.none",
-            WARNING,
-            partition,
-            f"the image has CUDA {release} ({path}), but the profile lists no GPU there: it runs on CPUs",
-            "choose a partition with GPUs, or an image without CUDA, which is smaller",
-        )
+    path, release = max(runtimes, key=lambda runtime: runtime[1])
+    partition = case.plan.partition
+    if case.gpus is None and case.partition.driver is None:
+        if not any(job.gpus for job in case.manifest.jobs):  # otherwise `requested` reports an error
+            text = f"the image has CUDA {release} ({path}), but the profile lists no GPU there: it runs on CPUs"
+            remedy = "choose a partition with GPUs, or an image without CUDA, which is smaller"
+            yield Finding("gpu.none", WARNING, partition, text, remedy)
         return
     floor, _ = _FLOORS.get(release, _UNKNOWN)
-    has = _pair(driver.version) if driver and driver.version else None
-    if has is None:
+    driver, version = _driver(case)
+    if driver is None:
         text = f"the GPU driver is unknown, and the image's CUDA {release} needs {floor[0]} or newer"
         yield Finding("facts.gpu", MISSING_FACTS, partition, text, CAPTURE)
-    elif has < floor:
-        yield Finding(
-            "gpu.driver",
-            ERROR,
-            partition,
-            f"its driver is {driver.version if driver else ''}, and CUDA {release} ({path}) needs {_dotted(floor)} "
-            "or newer",
-            "build the image with an older CUDA: only the site can update the driver",
-        )
-    capability = _pair(gpus.capability) if gpus and gpus.capability else None
+    elif driver < floor:
+        text = f"its driver is {version}, and CUDA {release} ({path}) needs {_dotted(floor)} or newer"
+        remedy = "build the image with an older CUDA: only the site can update the driver"
+        yield Finding("gpu.driver", ERROR, partition, text, remedy)
+    capability = _capability(case)
     release = min(number for _, number in runtimes)
     _, lowest = _FLOORS.get(release, _UNKNOWN)
     if capability and capability < lowest:
-        yield Finding(
-            "gpu.capability",
-            ERROR,
-            partition,
+        text = (
             f"its GPUs have compute capability {_dotted(capability)}, and CUDA {release} starts at {_dotted(lowest)}: "
-            "frameworks ignore such a GPU and use CPUs",
-            "build the image with an older CUDA",
+            "frameworks ignore such a GPU and use CPUs"
         )
+        yield Finding("gpu.capability", ERROR, partition, text, "build the image with an older CUDA")
 
 
 def kernels(case: Case) -> Iterator[Finding]:
@@ -167,11 +156,10 @@ def kernels(case: Case) -> Iterator[Finding]:
     that a job's program maps, or if all files are affected. Other files, and second copies of a library, may never be
     used. The rest of NVIDIA's libraries comes with CUDA, whose minimum ``gpu.capability`` checks.
     """
-    gpus, partition = case.partition.node.gpus if case.partition.node else None, case.plan.partition
+    partition, capability = case.plan.partition, _capability(case)
     found = _kernels(case)
-    if gpus is None or not found or not _is_nvidia(case):
+    if case.gpus is None or not found or _kind(case) not in _NVIDIA_OR_UNKNOWN:
         return
-    capability = _pair(gpus.capability) if gpus.capability else None
     if capability is None:
         path, has = next(iter(found.items()))
         text = f"the compute capability of its GPUs is unknown, and {path} has kernels for {_shown(has)}"
@@ -182,15 +170,13 @@ def kernels(case: Case) -> Iterator[Finding]:
     nothing = all(map(_NCCL_CUDNN.match, served))
     mapped = _mapped(case)
     for path, has in unserved.items():
-        needed = path in mapped or (_is_needed(path, mapped) and _soname(path) not in served)
-        yield Finding(
-            "gpu.kernels",
-            ERROR if needed or nothing else WARNING,
-            path,
+        needed = _is_needed(path, mapped, served)
+        text = (
             f"its kernels are for {_shown(has)}, and the GPUs of {partition} have compute capability "
-            f"{_dotted(capability)}: no kernel image is available for execution on them",
-            f"choose a partition with newer GPUs, or a build that has kernels or PTX for {_dotted(capability)}",
+            f"{_dotted(capability)}: no kernel image is available for execution on them"
         )
+        remedy = f"choose a partition with newer GPUs, or a build that has kernels or PTX for {_dotted(capability)}"
+        yield Finding("gpu.kernels", ERROR if needed or nothing else WARNING, path, text, remedy)
 
 
 def toolkit(case: Case) -> Iterator[Finding]:
@@ -199,10 +185,8 @@ def toolkit(case: Case) -> Iterator[Finding]:
     The CUDA runtime may be linked into the file itself, which then needs a driver for that major release. If a GPU can
     only use PTX, the driver must be at least as new as the one of that CUDA release.
     """
-    gpus, driver = case.partition.node.gpus if case.partition.node else None, case.partition.driver
-    has = _pair(driver.version) if driver and driver.version else None
-    capability = _pair(gpus.capability) if gpus and gpus.capability else None
-    if has is None or not _is_nvidia(case):
+    capability, (driver, version) = _capability(case), _driver(case)
+    if driver is None or _kind(case) not in _NVIDIA_OR_UNKNOWN:
         return
     mapped = _mapped(case)
     usable, refused = set(), []
@@ -212,16 +196,15 @@ def toolkit(case: Case) -> Iterator[Finding]:
         why = f"CUDA {release} compiled it"
         if capability and not fatbin.serve(fatbin.machine_code(found), capability) and fatbin.serve(found, capability):
             floor, why = max(floor, own), f"it has only PTX of CUDA {release} for {_dotted(capability)}"
-        if has < floor:
+        if driver < floor:
             refused.append((path, why, floor))
         elif not capability or fatbin.serve(found, capability):
             usable.add(_soname(path))
     for path, why, floor in refused:
-        needed = path in mapped or (_is_needed(path, mapped) and _soname(path) not in usable)
-        text = f"{why}, which needs driver {_dotted(floor)} or newer, and {case.plan.partition} has "
-        text += f"{driver.version if driver else ''}"
+        severity = ERROR if _is_needed(path, mapped, usable) else WARNING
+        text = f"{why}, which needs driver {_dotted(floor)} or newer, and {case.plan.partition} has {version}"
         remedy = "build it with an older CUDA, or with machine code for these GPUs: only the site can update the driver"
-        yield Finding("gpu.driver", ERROR if needed else WARNING, path, text, remedy)
+        yield Finding("gpu.driver", severity, path, text, remedy)
 
 
 def _shown(found: Sequence[str]) -> str:
@@ -235,14 +218,10 @@ def _kernels(case: Case) -> dict[str, Sequence[str]]:
     """
     return {
         target + path: entry.kernels
-        for target, index in [("", case.image), *((overlay.target, overlay.files) for overlay in case.overlays)]
-        for path, entry in index.entries.items()
-        if entry.kernels and _is_judged(posixpath.basename(path))
+        for target, files in case.layers
+        for path, entry in files.entries.items()
+        if entry.kernels and not (_NVIDIA.match(name := posixpath.basename(path)) and not _NCCL_CUDNN.match(name))
     }
-
-
-def _is_judged(name: str) -> bool:
-    return _NCCL_CUDNN.match(name) is not None or _NVIDIA.match(name) is None
 
 
 def _soname(path: str) -> str:
@@ -253,23 +232,23 @@ def _soname(path: str) -> str:
 
 
 def _mapped(case: Case) -> set[str]:
-    return {each.path for process in case.processes for each in process.loader.objects}
+    return {mapped.path for process in case.processes for mapped in process.loader.objects}
 
 
-def _is_needed(path: str, mapped: Collection[str]) -> bool:
-    """Return whether a job's program maps a file, or no computation on a GPU is possible without it."""
-    return path in mapped or _FRAMEWORK.match(posixpath.basename(path)) is not None
+def _is_needed(path: str, mapped: Collection[str], usable: Collection[str]) -> bool:
+    """Return whether a job's program maps a file, or no computation on a GPU is possible without it.
+
+    ``usable`` are the sonames of libraries that work, of which a file may be another copy.
+    """
+    is_framework = _FRAMEWORK.match(posixpath.basename(path)) is not None
+    return path in mapped or (is_framework and _soname(path) not in usable)
 
 
-def cuda(case: Case) -> list[tuple[str, int]]:
+def _cuda(case: Case) -> list[tuple[str, int]]:
     """Return the CUDA runtimes in the bundle: paths and major releases."""
-    found = []
-    for index in (*(overlay.files for overlay in case.overlays), case.image):
-        for path in index.entries:
-            match = _CUDART.match(path.rpartition("/")[2])
-            if match:
-                found.append((path, int(match[1])))
-    return found
+    paths = (path for _, files in case.layers for path in files.entries)
+    matches = ((path, _CUDART.match(posixpath.basename(path))) for path in paths)
+    return [(path, int(match[1])) for path, match in matches if match]
 
 
 def _pair(text: str) -> tuple[int, int] | None:

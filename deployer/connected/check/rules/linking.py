@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from deployer.connected.check.libc import newer_base
 from deployer.connected.check.rules import mpi as mpi_rules
-from deployer.connected.linker.loader import MACHINES, Missing, WrongVersion
+from deployer.connected.linker.loader import MACHINES, WrongVersion
 from deployer.connected.linker.process import CXX, FAMILIES, Process
 from deployer.contract.rules import hostfiles
 from deployer.contract.rules.findings import ERROR, NOTE, Finding
@@ -22,17 +22,15 @@ def machine(process: Process) -> Iterator[Finding]:
 
     The loader may skip such a library and find another one with the same name.
     """
-    mapped = [each.dynamic.soname or posixpath.basename(each.path) for each in process.loader.objects]
+    mapped = [loaded.soname or posixpath.basename(loaded.path) for loaded in process.loader.objects]
     for path, number in process.loader.foreign.items():
         if not process.host_path(path) and not any(map(posixpath.basename(path).startswith, mapped)):
-            yield Finding(
-                "link.machine",
-                ERROR,
-                path,
-                f"it is for {MACHINES.get(number, f'machine {number}')}, and the nodes are not",
+            text = f"it is for {MACHINES.get(number, f'machine {number}')}, and the nodes are not"
+            remedy = (
                 "build it for the nodes' architecture, or install the package for it: a wheel of another platform, or "
-                "a program that was copied from another machine, does not run",
+                "a program that was copied from another machine, does not run"
             )
+            yield Finding("link.machine", ERROR, path, text, remedy)
 
 
 def program(process: Process) -> Iterator[Finding]:
@@ -60,18 +58,14 @@ def missing(process: Process) -> Iterator[Finding]:
         foreign = any(posixpath.basename(path).startswith(each.name) for path in process.loader.foreign)
         if not known and not other and not foreign and not each.name.startswith(CXX):
             text = f"it needs {each.name}, which neither the image nor the site's binds have"
-            remedy = _to_have(process, each)
+            family = FAMILIES.get(each.name)
+            remedy = f"add the package that has {each.name} to the image"
+            if process.host_path(each.needed_by):
+                remedy = f"bind the site's {each.name} as well: add its folder to the MPI's libraries in the profile"
+            elif family and process.plan.abi == NO_MPI:  # then no site MPI is bound
+                remedy = "`mpi: []` in bundle.yaml says that nothing calls MPI: "
+                remedy += f"write `mpi: [{family}]`, or remove what calls it"
             yield Finding("link.missing", _severity(process, each.opened), each.needed_by, text, remedy)
-
-
-def _to_have(process: Process, lacking: Missing) -> str:
-    """Return the remedy for a missing library."""
-    if process.host_path(lacking.needed_by):
-        return f"bind the site's {lacking.name} as well: add its folder to the MPI's libraries in the profile"
-    family = FAMILIES.get(lacking.name)
-    if family and process.plan.abi == NO_MPI:  # then no site MPI is bound
-        return f"`mpi: []` in bundle.yaml says that nothing calls MPI: write `mpi: [{family}]`, or remove what calls it"
-    return f"add the package that has {lacking.name} to the image"
 
 
 def plugins(process: Process) -> Iterator[Finding]:
@@ -88,15 +82,13 @@ def versions(process: Process) -> Iterator[Finding]:
     """link.version: a file needs a library version, usually of glibc, that the mapped library lacks."""
     escaped = {each.path for each in mpi_rules.escaped(process)}
     for each in process.loader.wrong_versions():
-        yield Finding(
-            "link.version",
-            _severity(process, each.opened),
-            each.needed_by,
-            f"it needs {each.version}, which {each.path} does not have",
+        text = f"it needs {each.version}, which {each.path} does not have"
+        remedy = (
             "this is the image's own MPI library: with the site's, it is not loaded (see mpi.escape)"
             if each.needed_by in escaped
-            else _fitting(process, each),
+            else _fitting(process, each)
         )
+        yield Finding("link.version", _severity(process, each.opened), each.needed_by, text, remedy)
 
 
 def _fitting(process: Process, wrong: WrongVersion) -> str:
@@ -116,7 +108,7 @@ def _fitting(process: Process, wrong: WrongVersion) -> str:
     return f"install the release of {name} that it was built with"
 
 
-def said(process: Process) -> set[str]:
+def reported(process: Process) -> set[str]:
     """Return the missing names and versions that these rules report as errors, so other rules can skip them."""
     loader = process.loader
     names = {each.name for each in loader.missing if _severity(process, each.opened) == ERROR}

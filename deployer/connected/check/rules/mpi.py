@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from deployer.connected.check.rules.case import MISSING_FACTS
 from deployer.connected.linker.loader import BY_PATH, LIBRARY_PATH, RPATH, RUNPATH, Object
-from deployer.connected.linker.process import CXX, FAMILIES, Process, family_of
+from deployer.connected.linker.process import CXX, FAMILIES, Process
 from deployer.contract.elf.linked_mpi import TEXTS
 from deployer.contract.rules.findings import ERROR, NOTE, WARNING, Finding
 from deployer.contract.site.plan import MPICH_ABI, OPENMPI, SONAMES, HostMpi
@@ -39,39 +39,29 @@ def family(process: Process) -> Iterator[Finding]:
     """mpi.family: a file of the image was built for an MPI family other than the site's."""
     mpi = process.plan.mpi
     for user in process.users if mpi else ():
-        found = family_of(user.facts)
-        if mpi and found and found != mpi.abi:
-            yield Finding(
-                "mpi.family",
-                ERROR,
-                user.path,
-                f"it is built for {_needed(user)} ({found}), and the site's MPI is {mpi.says} ({mpi.abi})",
+        name = next((name for name in user.dynamic.needed if name in FAMILIES), "")
+        if mpi and name and FAMILIES[name] != mpi.abi:
+            text = f"it is built for {name} ({FAMILIES[name]}), and the site's MPI is {mpi.says} ({mpi.abi})"
+            remedy = (
                 f"build it with {_BUILT_FOR.get(mpi.abi, mpi.abi)}, so that it is linked to {SONAMES.get(mpi.abi)}; "
-                "or choose a site or a partition whose MPI is of its family",
+                "or choose a site or a partition whose MPI is of its family"
             )
+            yield Finding("mpi.family", ERROR, user.path, text, remedy)
 
 
 def library(process: Process) -> Iterator[Finding]:
     """mpi.escape, mpi.rpath: the container's own MPI library would silently replace the site's."""
     mpi = process.plan.mpi
     for used in escaped(process) if mpi else ():
-        brought_by = used.parent or used
-        yield Finding(
-            "mpi.rpath" if used.place and used.place.rule == RPATH else "mpi.escape",
-            ERROR,
-            brought_by.path,
-            f"it would use {used.path} of the image, not the site's MPI: {_why(used)}",
-            _remedy(used, mpi),
-        )
+        code = "mpi.rpath" if used.place and used.place.rule == RPATH else "mpi.escape"
+        why, remedy = _explained(used, mpi)
+        text = f"it would use {used.path} of the image, not the site's MPI: {why}"
+        yield Finding(code, ERROR, (used.parent or used).path, text, remedy)
     for user in process.users if mpi and process.library is None else ():
         name = next((name for name in user.dynamic.needed if FAMILIES.get(name) == process.plan.abi), "")
         if name in process.sonames and user is not process.program:  # otherwise link.missing
-            text = (
-                f"{LIBRARY_PATH} does not lead to the site's {name}, and the image has one: its package may open that"
-            )
-            remedy = (
-                f"keep {LIBRARY_PATH} as the plan sets it: look for `env -i`, `unset` and `export` in what starts it"
-            )
+            text = f"{LIBRARY_PATH} does not lead to the site's {name}, but the image has one, which it may open"
+            remedy = f"keep {LIBRARY_PATH} as the plan sets it: look for `env -i`, `unset` and `export` in its scripts"
             yield Finding("mpi.escape", MISSING_FACTS, user.path, text, remedy)
 
 
@@ -94,7 +84,7 @@ def escaped(process: Process) -> list[Object]:
         for each in process.loader.objects
         if not process.host_path(each.path)
         and each is not process.program
-        and FAMILIES.get(each.dynamic.soname or "", abi) == abi
+        and FAMILIES.get(each.soname, abi) == abi
         and (id(each) in named or {"MPI_Init", "PMPI_Init"}.issubset(each.facts.exports))
     ]
 
@@ -140,7 +130,7 @@ def symbols(process: Process) -> Iterator[Finding]:
             at_once = bool(process.variable(_NOW)) or user.dynamic.now or user.first is not process.program
             when = "" if at_once else ": it starts, and aborts when it calls one"
             shown = ", ".join(absent[:3]) + (f" and {len(absent) - 3} more" if len(absent) > 3 else "")
-            lazy = NOTE if (user.dynamic.soname or "").startswith(_BINDINGS) else MISSING_FACTS
+            lazy = NOTE if user.soname.startswith(_BINDINGS) else MISSING_FACTS
             text = f"it calls {shown}, which {used.path} does not have{when}"
             remedy = "build it against an older MPI of this family: these functions were added later"
             yield Finding("mpi.symbols", ERROR if at_once or user is process.program else lazy, user.path, text, remedy)
@@ -153,25 +143,21 @@ def tree(process: Process) -> Iterator[Finding]:
     if mpi is None or used is None or not process.host_path(used.path):
         return
     for each in process.loader.objects:
-        name = each.dynamic.soname or ""
-        if process.host_path(each.path) or not name.startswith(_PARTS.get(mpi.family, ())):
-            continue
-        if each.parent is not None and process.host_path(each.parent.path):
-            yield Finding(
-                "mpi.mixed",
-                ERROR if mpi.family in ("openmpi", "cray") else WARNING,
-                each.path,
-                f"{each.parent.path} of the site's MPI would load it from the image",
-                "bind the whole installation: in the profile, add the folder that contains it to the MPI's libraries",
+        is_part = each.soname.startswith(_PARTS.get(mpi.family, ())) and not process.host_path(each.path)
+        if is_part and each.parent is not None and process.host_path(each.parent.path):
+            text = f"{each.parent.path} of the site's MPI would load it from the image"
+            remedy = (
+                "bind the whole installation: add the folder that contains it to the MPI's libraries in the profile"
             )
+            severity = ERROR if mpi.family in ("openmpi", "cray") else WARNING
+            yield Finding("mpi.mixed", severity, each.path, text, remedy)
 
 
 def gtl(process: Process) -> Iterator[Finding]:
     """mpi.gtl: Cray MPICH is set to send from GPUs, but its library for that is not loaded: MPI_Init aborts."""
-    mpi = process.plan.mpi
-    if mpi is None or mpi.family != "cray" or process.variable(_GPU_SUPPORT) != "1" or not process.users:
+    if process.mpi_family != "cray" or process.variable(_GPU_SUPPORT) != "1" or not process.users:
         return
-    loaded = [each.dynamic.soname or "" for each in process.loader.objects]
+    loaded = [each.soname for each in process.loader.objects]
     preloaded = [posixpath.basename(path) for path in re.split("[ :]", process.variable("LD_PRELOAD"))]
     if not any(name.startswith(_GTL) for name in [*loaded, *preloaded]):
         text = f"{_GPU_SUPPORT} is 1, and no {_GTL}*.so is loaded: MPI_Init would abort"
@@ -187,21 +173,21 @@ def doubled(process: Process) -> Iterator[Finding]:
     """
     found: dict[str, list[Object]] = defaultdict(list)
     for each in process.loader.objects:
-        name = _CORES.match(each.dynamic.soname or "")
+        name = _CORES.match(each.soname)
         if name:
             found[name[1]].append(each)
     for objects in found.values():
-        first = next((each for each in objects if process.host_path(each.path)), objects[0])
-        for each in objects:
-            if each is not first:
-                yield Finding(
-                    "mpi.mixed",
-                    ERROR,
-                    (each.parent or each).path,
-                    f"in {process.name}, it would load {each.path} beside {first.path}, of another release of Open MPI",
-                    f"build the image on a base whose Open MPI has {posixpath.basename(first.found)} too, or choose a "
-                    "site whose Open MPI is of the image's release",
+        first = next((core for core in objects if process.host_path(core.path)), objects[0])
+        remedy = (
+            f"build the image on a base whose Open MPI has {posixpath.basename(first.found)} too, or choose a site "
+            "whose Open MPI is of the image's release"
+        )
+        for core in objects:
+            if core is not first:
+                text = (
+                    f"in {process.name}, it would load {core.path} beside {first.path}, of another release of Open MPI"
                 )
+                yield Finding("mpi.mixed", ERROR, (core.parent or core).path, text, remedy)
 
 
 def serial(process: Process) -> Iterator[Finding]:
@@ -214,47 +200,31 @@ def serial(process: Process) -> Iterator[Finding]:
             continue
         needed = chooser.feature in process.text
         launchers = ", ".join(dict.fromkeys(option.launcher for option in options))
-        yield Finding(
-            "mpi.serial",
-            ERROR if needed else NOTE,
-            chooser.name,
-            f"it takes its serial build: {launchers} sets none of {', '.join(chooser.variables)}"
-            + (f"; the program asks for {chooser.feature!r}, which only the build with MPI has" if needed else ""),
-            f"set {chooser.always}=1 in the image's environment (ENV in the Dockerfile), or start the program by "
-            f"`env {chooser.always}=1`",
-        )
+        text = f"it takes its serial build: {launchers} sets none of {', '.join(chooser.variables)}"
+        text += f"; the program asks for {chooser.feature!r}, which only the build with MPI has" if needed else ""
+        remedy = f"set {chooser.always}=1 by ENV in the Dockerfile, or start the program by `env {chooser.always}=1`"
+        yield Finding("mpi.serial", ERROR if needed else NOTE, chooser.name, text, remedy)
 
 
-def _needed(user: Object) -> str:
-    return next(name for name in user.dynamic.needed if name in FAMILIES)
-
-
-def _why(used: Object) -> str:
+def _explained(used: Object, mpi: HostMpi | None) -> tuple[str, str]:
+    """Return why the image's MPI library is used, and what to do about it."""
     name, rule = posixpath.basename(used.found), used.place.rule if used.place else BY_PATH
     owner = used.place.owner.path if used.place and used.place.owner else ""
-    if rule == RPATH:
-        return f"the DT_RPATH of {owner} comes before LD_LIBRARY_PATH"
-    if rule == BY_PATH:
-        return "it is opened by its path"
-    if name == "libmpich.so.12":
-        return "it is linked to libmpich.so.12, Debian's name, which the site's MPI does not have"
-    absent = f"{name} is not found where the plan binds the site's"
-    found = {RUNPATH: f"the DT_RUNPATH of {owner} leads to it", LIBRARY_PATH: "the image's LD_LIBRARY_PATH leads to it"}
-    return f"{absent}, and {found[rule]}" if rule in found else absent
-
-
-def _remedy(used: Object, mpi: HostMpi | None) -> str:
-    name, rule = posixpath.basename(used.found), used.place.rule if used.place else BY_PATH
     site = posixpath.basename(mpi.library) if mpi else ""
-    if rule == RPATH and used.place and used.place.owner:
-        return (
-            f"patchelf --remove-rpath {used.place.owner.path} in the Dockerfile, or link it with "
-            "-Wl,--enable-new-dtags: a DT_RUNPATH comes after LD_LIBRARY_PATH"
+    if rule == RPATH:
+        return f"the DT_RPATH of {owner} comes before LD_LIBRARY_PATH", (
+            f"patchelf --remove-rpath {owner} in the Dockerfile, or link it with -Wl,--enable-new-dtags: a DT_RUNPATH "
+            "comes after LD_LIBRARY_PATH"
         )
     if rule == BY_PATH:
-        return f"let it find {site} by its name, not by a path"
+        return "it is opened by its path", f"let it find {site} by its name, not by a path"
     if name == "libmpich.so.12":
-        return "build it against an MPICH whose library is libmpi.so.12 (PyPI's mpich), not Debian's"
+        return "it is linked to libmpich.so.12, Debian's name, which the site's MPI does not have", (
+            "build it against an MPICH whose library is libmpi.so.12 (PyPI's mpich), not Debian's"
+        )
+    leads = {RUNPATH: f", and the DT_RUNPATH of {owner} leads to it"}
+    leads[LIBRARY_PATH] = ", and the image's LD_LIBRARY_PATH leads to it"
+    why = f"{name} is not found where the plan binds the site's{leads.get(rule, '')}"
     if name != site:
-        return f"link it to {site}, which the site's MPI has, in place of {name}"
-    return "correct prefix and libraries of the MPI in the profile; capture it again"
+        return why, f"link it to {site}, which the site's MPI has, in place of {name}"
+    return why, "correct prefix and libraries of the MPI in the profile; capture it again"

@@ -2,7 +2,7 @@
 
 import posixpath
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from deployer.connected.linker.process import Overlay, Process
 from deployer.contract.site.plan import APP
@@ -32,21 +32,14 @@ def may_open_mpi(process: Process, overlays: Sequence[Overlay]) -> str:
 def _python(process: Process, overlays: Sequence[Overlay]) -> str:
     if not process.text:
         return "its text is not known"
-    packages = [posixpath.basename(each) for each in process.packages or ()]
-    found = next((each for each in packages if "mpi" in each.lower()), "")
-    if found:
-        return f"it imports {found}"
-    for name, text in _texts(process, overlays):
-        match = _BY_NAME.search(text)
-        if match:
-            return f"{name} has {match[0]}"
-    return ""
-
-
-def _texts(process: Process, overlays: Sequence[Overlay]) -> Iterator[tuple[str, str]]:
-    """Yield the texts of the program and of the bundle's own modules."""
-    yield "its text", process.text
-    for overlay in overlays if not process.text.startswith("-c ") else ():
+    packages = [posixpath.basename(path) for path in process.packages or ()]
+    package = next((name for name in packages if "mpi" in name.lower()), "")
+    if package:
+        return f"it imports {package}"
+    texts = {"its text": process.text}
+    for overlay in overlays if not process.text.startswith("-c ") else ():  # the bundle's own modules
         for path in overlay.files.entries if overlay.target == APP else ():
-            if path.endswith(".py") and process.view.file(APP + path):
-                yield APP + path, process.view.content(APP + path).decode("utf-8", "replace")
+            if path.endswith(".py"):
+                texts[APP + path] = process.view.content(APP + path).decode("utf-8", "replace")
+    matches = ((name, _BY_NAME.search(text)) for name, text in texts.items())
+    return next((f"{name} has {match[0]}" for name, match in matches if match), "")

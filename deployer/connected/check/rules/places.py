@@ -1,16 +1,16 @@
 """Rules for paths: that the image has a target for each of the plan's binds, and a folder for jobs to start in."""
 
-import functools
 from collections.abc import Iterator
 
 from deployer.connected.check.rules.case import Case
 from deployer.connected.linker import job_filesystem
-from deployer.connected.linker.index import Index
 from deployer.connected.linker.job_filesystem import JobFilesystem
 from deployer.contract.rules.findings import ERROR, NOTE, Finding
 from deployer.contract.rules.hostfiles import FOLDER
 from deployer.contract.site import mount_points
 from deployer.contract.site.plan import MOUNT_FOLDERS
+
+_IS_FOLDER = {None: None, job_filesystem.FOLDER: True, job_filesystem.FILE: False, job_filesystem.LINK: False}
 
 
 def bound(case: Case) -> Iterator[Finding]:
@@ -18,28 +18,19 @@ def bound(case: Case) -> Iterator[Finding]:
     needed = {bind.target: f"pack it with --site {case.profile.name}" for bind in case.plan.binds}
     if case.plan.host:
         needed[FOLDER] = "pack it again with this version of deployer"
-    for target, remedy in needed.items():
-        part = mount_points.in_the_way(target, functools.partial(_is_folder, case.image))
-        if part:
-            text, remedy = _described(case.image, part), "make it a folder in the Dockerfile"
-        elif case.image.kind(target) or any(
-            (path + "/").startswith(target + "/") for path in case.manifest.mount_points
-        ):
-            continue
+    for target, remedy_if_absent in needed.items():
+        part = mount_points.in_the_way(target, lambda path: _IS_FOLDER.get(case.image.kind(path)))
+        exists = case.image.kind(target) is not None
+        exists = exists or any((path + "/").startswith(target + "/") for path in case.manifest.mount_points)
+        if part and case.image.kind(part) == job_filesystem.LINK:
+            text = f"{part} is a link in the image, to {JobFilesystem(case.image).resolve(part) or 'nothing'}"
+        elif part:
+            text = f"{part} is a file in the image"
         else:
             text = "the image has no such folder"
-        yield Finding("bind.place", ERROR, target, f"{text}, but the plan binds the site's folder there", remedy)
-
-
-def _is_folder(image: Index, path: str) -> bool | None:
-    kind = image.kind(path)
-    return None if kind is None else kind == job_filesystem.FOLDER
-
-
-def _described(image: Index, path: str) -> str:
-    if image.kind(path) == job_filesystem.LINK:
-        return f"{path} is a link in the image, to {JobFilesystem(image).resolve(path) or 'nothing'}"
-    return f"{path} is a file in the image"
+        remedy = "make it a folder in the Dockerfile" if part else remedy_if_absent
+        if part or not exists:
+            yield Finding("bind.place", ERROR, target, f"{text}, but the plan binds the site's folder there", remedy)
 
 
 def working(case: Case) -> Iterator[Finding]:
@@ -52,11 +43,9 @@ def working(case: Case) -> Iterator[Finding]:
         if any(folder == target or folder.startswith(target + "/") for target in bound):
             continue
         if image.resolve(folder) is None:
-            text, remedy = (
-                "the image does not have this folder, but jobs start in it",
-                "make it in the Dockerfile, or set ",
-            )
-            yield Finding("workdir.missing", ERROR, folder, text, remedy + "`workdir` in the job")
+            text = "the image does not have this folder, but jobs start in it"
+            remedy = "make it in the Dockerfile, or set `workdir` in the job"
+            yield Finding("workdir.missing", ERROR, folder, text, remedy)
         else:
             text = "jobs start in this folder of the image, which is read-only: relative paths cannot be written"
             remedy = "write to absolute paths such as /deployer/job, or set `workdir: /deployer/job` in the job"

@@ -30,6 +30,8 @@ _NEEDED = {
 }
 #: The PMIs that launchers other than srun offer to their ranks.
 _LAUNCHERS = {"mpiexec.hydra": {PMI1, PMI2}, "mpirun": {PMIX}}
+#: Those that srun offers, by the value of its option --mpi, besides PMIx.
+_SRUN = {"pmi2": {PMI1, PMI2}, "cray_shasta": {CRAY_PMI}}
 #: Components of Open MPI's framework "pmix", up to release 4: plug-ins, or built into libopen-pal.
 _COMPONENT = re.compile(r"mca_pmix_([a-z0-9]+?)(?:_component|\.so)$")
 #: The plug-in folders beside libmpi: those of Open MPI's own installer and of Debian.
@@ -40,7 +42,7 @@ _UCX, _NETMOD = "libucp.so.0", "MPIR_CVAR_CH4_NETMOD"
 _SMALL = ("mpi4py", "_distutils_hack")
 #: Runtimes with which C programs and small Python programs ran. With Apptainer and podman, they or the probe failed.
 _SEEN_CLEAN = ("charliecloud", CHARLIECLOUD_KIT, "udocker")
-#: The library that Intel MPI opens, by this name, when srun offers PMIx.
+#: The library that Intel MPI opens, by this name, when srun offers PMIx; ``I_MPI_PMI_LIBRARY`` replaces it.
 _INTEL_PMIX = "libpmix.so"
 
 
@@ -59,8 +61,19 @@ def spoken(case: Case) -> Iterator[Finding]:
     if case.plan.launch == INSIDE:  # library and launcher are both from the image's MPI
         return
     for process in case.processes:
-        for option in case.plan.containers if process.library and _asks(process, case.plan) else ():
-            yield from _met(case.plan, process, option)
+        if process.library is None or not _asks(process, case.plan):
+            continue
+        library, speaks = process.library.path, languages(process)
+        for option in case.plan.containers:
+            offers = _offers(option)
+            if speaks is None:
+                text = f"cannot determine which PMI {library} speaks"
+                yield Finding("facts.pmi", MISSING_FACTS, option.name, text, CAPTURE)
+            elif not offers & speaks:
+                launcher = option.launcher if option.launcher in _LAUNCHERS else f"srun --mpi={option.pmi}"
+                text = f"{launcher} offers {_names(offers)}, and {library} speaks {_names(speaks)}: "
+                text += "each rank would be rank 0 of 1"
+                yield Finding("pmi.unmet", ERROR, option.name, text, _remedy(case.plan, speaks))
 
 
 def kept(linked: LinkedJob, case: Case) -> Iterator[Finding]:
@@ -108,24 +121,22 @@ def truncated(case: Case) -> Iterator[Finding]:
             continue
         if _UCX not in library.dynamic.needed or process.variable(_NETMOD) == "ofi":
             continue
-        large = process.is_python and (process.packages is None or any(map(_is_large, process.packages)))
+        packages = {posixpath.basename(package).partition(".")[0] for package in process.packages or ()}
+        large = process.is_python and (process.packages is None or not packages.issubset(_SMALL))
         runtimes = list(dict.fromkeys(option.runtime for option in over if option.runtime not in _SEEN_CLEAN))
         of_whom = ["Python programs with large packages"] if large else []
         of_whom += [f"programs in a container of {' or '.join(runtimes)}"] if runtimes else []
-        yield Finding(
-            "pmi.truncated",
-            MISSING_FACTS if of_whom else NOTE,
-            process.name,
+        text = (
             f"{mpi.says} gives its UCX address and what is in memory behind it to srun --mpi=pmi2, which cuts off what "
             "is longer than 1,024 bytes: on several nodes, a program that has used much memory before MPI_Init dies or "
-            "hangs there" + (f", as {' and '.join(of_whom)} mostly do" if of_whom else ""),
-            f"set the partition's launcher to mpiexec.hydra in the profile, or {_NETMOD}=ofi in the environment of the "
-            "job if the fabric's speed allows it",
+            "hangs there"
         )
-
-
-def _is_large(package: str) -> bool:
-    return posixpath.basename(package).partition(".")[0] not in _SMALL
+        text += f", as {' and '.join(of_whom)} mostly do" if of_whom else ""
+        remedy = (
+            f"set the partition's launcher to mpiexec.hydra in the profile, or {_NETMOD}=ofi in the environment of the "
+            "job if the fabric's speed allows it"
+        )
+        yield Finding("pmi.truncated", MISSING_FACTS if of_whom else NOTE, process.name, text, remedy)
 
 
 def _removed(process: Process, shared: set[str], sure: bool) -> Iterator[Finding]:
@@ -136,59 +147,35 @@ def _removed(process: Process, shared: set[str], sure: bool) -> Iterator[Finding
         return
     first = removers[0][0]
     where = f"{process.via}: " if process.via else ""
-    yield Finding(
-        "pmi.unmet",
-        ERROR if first.certain and sure else MISSING_FACTS,
-        process.name,
+    severity = ERROR if first.certain and sure else MISSING_FACTS
+    text = (
         f"{where}`{first.by}` {'removes' if first.certain else 'may remove'} variables by which ranks find their "
-        f"launcher ({', '.join(_NEEDED[min(shared)])}): each rank would be rank 0 of 1, or MPI_Init would fail",
-        "keep what the launcher sets (PMI_*, PMIX_*, SLURM_*, OMPI_*, PALS_*) for the program that calls MPI; unset "
-        "other variables by their names",
+        f"launcher ({', '.join(_NEEDED[min(shared)])}): each rank would be rank 0 of 1, or MPI_Init would fail"
     )
-
-
-def _met(plan: Plan, process: Process, option: StartOption) -> Iterator[Finding]:
-    offers = _offers(option)
-    speaks = languages(process)
-    library = process.library.path if process.library else "the MPI library"
-    if speaks is None:
-        text = f"cannot determine which PMI {library} speaks"
-        yield Finding("facts.pmi", MISSING_FACTS, option.name, text, CAPTURE)
-    elif not offers & speaks:
-        launcher = option.launcher if option.launcher in _LAUNCHERS else f"srun --mpi={option.pmi}"
-        yield Finding(
-            "pmi.unmet",
-            ERROR,
-            option.name,
-            f"{launcher} offers {_names(offers)}, and {library} speaks {_names(speaks)}: "
-            "each rank would be rank 0 of 1",
-            _remedy(plan, speaks),
-        )
+    remedy = "keep PMI_*, PMIX_*, SLURM_*, OMPI_*, PALS_* for the program that calls MPI; unset others by their names"
+    yield Finding("pmi.unmet", severity, process.name, text, remedy)
 
 
 def _offers(option: StartOption) -> set[str]:
-    return _LAUNCHERS.get(option.launcher) or _of_srun(option.pmi)
-
-
-def _of_srun(pmi: str) -> set[str]:
-    if pmi.startswith("pmix"):
-        return {PMIX}
-    return {"pmi2": {PMI1, PMI2}, "cray_shasta": {CRAY_PMI}}.get(pmi, set())
+    of_srun = {PMIX} if option.pmi.startswith("pmix") else _SRUN.get(option.pmi, set())
+    return _LAUNCHERS.get(option.launcher) or of_srun
 
 
 def languages(process: Process) -> set[str] | None:
     """Return the PMIs that the mapped MPI library supports; None if its files do not show them."""
-    mapped = [each.dynamic.soname or "" for each in process.loader.objects]
+    mapped = [each.soname for each in process.loader.objects]
     pmix = {PMIX} if any(name.startswith("libpmix.so") for name in mapped) else set()
     library = process.library
     if library is None:
         return None
-    if "libmpi.so.40" in (library.dynamic.soname, library.found.rpartition("/")[2]):
+    if "libmpi.so.40" in (library.soname, library.found.rpartition("/")[2]):
         return _of_openmpi(process) or pmix or None
-    if process.plan.mpi and process.plan.mpi.family == "cray":
+    if process.mpi_family == "cray":
         return {CRAY_PMI} | pmix
-    if not process.plan.mpi or process.plan.mpi.family == "intel":
-        pmix |= _of_intel(process)
+    if process.mpi_family in ("", "intel"):
+        named = process.variable("I_MPI_PMI_LIBRARY") or _INTEL_PMIX
+        if "pmix" in named and process.loader.would_find(named, library):
+            pmix = {PMIX}
     return {PMI1, PMI2} | pmix
 
 
@@ -205,14 +192,6 @@ def _of_openmpi(process: Process) -> set[str]:
     found = {match[1] for match in map(_COMPONENT.match, names) if match}
     known = {"s1": PMI1, "s2": PMI2, "flux": PMI1}
     return {known.get(name, PMIX) for name in found - {"base", "isolated", "cray"}}
-
-
-def _of_intel(process: Process) -> set[str]:
-    """Return PMIx if Intel MPI would find a PMIx library in the container."""
-    named = process.variable("I_MPI_PMI_LIBRARY") or _INTEL_PMIX
-    if "pmix" not in named or process.library is None:
-        return set()
-    return {PMIX} if process.loader.would_find(named, process.library) else set()
 
 
 def _names(languages: set[str]) -> str:

@@ -7,7 +7,6 @@ from deployer.connected.check.rules import opening, pmi
 from deployer.connected.check.rules.case import MISSING_FACTS, Case
 from deployer.connected.linker.jobs import LinkedJob
 from deployer.connected.linker.process import Process
-from deployer.connected.linker.starts.started import WINDOWS
 from deployer.contract.base.text import counted
 from deployer.contract.rules.findings import ERROR, NOTE, WARNING, Finding, errors
 
@@ -20,41 +19,39 @@ _RENDEZVOUS = frozenset(("torch", "jax"))
 
 def of_job(linked: LinkedJob, case: Case, rules: Rules) -> Iterator[Finding]:
     """Return the findings of ``rules`` on the programs of a job, and those on which programs it starts."""
-    found = {id(each): list(_of_process(each, rules)) for each in linked.processes}
-    found = {id(each): _as_it_decides(each, found, linked) for each in linked.processes}
-    fits = any(each.uses_mpi and not errors(found[id(each)]) for each in linked.processes)
-    for each in linked.processes:
-        # Without a job, the user may start a program that works.
-        yield from map(_unsure, found[id(each)]) if linked.job is None and fits else found[id(each)]
-    certain = {finding for findings in found.values() for finding in findings}
-    for each in linked.conditional:
-        yield from (_unsure(finding) for finding in _of_possible(each, case, rules) if finding not in certain)
+    findings = {id(process): list(_of_process(process, rules)) for process in linked.processes}
+    findings = {id(process): _as_it_decides(process, findings, linked) for process in linked.processes}
+    fits = any(process.uses_mpi and not errors(findings[id(process)]) for process in linked.processes)
+    certain = [finding for process in linked.processes for finding in findings[id(process)]]
+    # Without a job, the user may start a program that works.
+    yield from map(_unsure, certain) if linked.job is None and fits else certain
+    for process in linked.conditional:
+        yield from (_unsure(finding) for finding in _of_possible(process, case, rules) if finding not in certain)
     yield from _imports(linked)
     yield from _unclear(linked, case, rules)
     yield from _unused(linked, case)
 
 
-def _as_it_decides(process: Process, found: Mapping[int, list[Finding]], linked: LinkedJob) -> list[Finding]:
+def _as_it_decides(process: Process, findings: Mapping[int, list[Finding]], linked: LinkedJob) -> list[Finding]:
     """Return the findings on a program with their severity for the job, which may continue without it.
 
     This is the only place that knows whether a program is decisive for its job. If it is not, its error is a note, or a
     warning if no other program of the job can do its work. If it loads a wrong MPI library, the job fails anyway,
     because the processes of its ranks are watched.
     """
-    findings = found[id(process)]
-    if not any(map(_may_end_it, findings)) or linked.decides(process):
-        return findings
+    own = findings[id(process)]
+    if not any(map(_may_end_it, own)) or linked.decides(process):
+        return own
     loads_mpi = process.library is not None or (process.program is not None and process.program.facts.linked)
-    working = [each for each in linked.processes if each.program and not errors(found[id(each)])]
-    replaced = linked.unclear or any(
-        each.uses_mpi or not process.uses_mpi for each in (*working, *linked.conditional) if each.program
-    )
+    others = [other for other in linked.processes if not errors(findings[id(other)])]
+    others = [other for other in [*others, *linked.conditional] if other.program]
+    replaced = linked.unclear or any(other.uses_mpi or not process.uses_mpi for other in others)
     severity = NOTE if replaced else WARNING
     return [
         finding._replace(severity=severity, message=f"{finding.message}; the job may go on without it")
         if _may_end_it(finding) and not (loads_mpi and finding.code.startswith("mpi."))
         else finding
-        for finding in findings
+        for finding in own
     ]
 
 
@@ -82,8 +79,8 @@ def _unclear(linked: LinkedJob, case: Case, rules: Rules) -> Iterator[Finding]:
         yield Finding("command.unclear", MISSING_FACTS, subject, message, remedy)
     elif not failed:
         would = f"; each of the bundle's programs that call MPI would run: {_some(callers)}" if callers else ""
-        broken = any(WINDOWS in reason for reason in linked.unclear)
-        yield Finding("command.unclear", MISSING_FACTS if broken else NOTE, subject, text + would, remedy)
+        severity = MISSING_FACTS if linked.has_windows_lines else NOTE
+        yield Finding("command.unclear", severity, subject, text + would, remedy)
 
 
 def _imports(linked: LinkedJob) -> Iterator[Finding]:
@@ -93,15 +90,13 @@ def _imports(linked: LinkedJob) -> Iterator[Finding]:
     """
     if linked.job is None or any(each.uses_mpi for each in linked.processes):
         return
-    for each in linked.conditional:
-        if each.may_import:
-            text = f"cannot tell whether {each.name} imports the packages that call MPI: {each.may_import}"
+    for process in linked.conditional:
+        if process.may_import:
+            text = f"cannot tell whether {process.name} imports the packages that call MPI: {process.may_import}"
             remedy = "import them at the top of the job's script, by their names"
             yield Finding("command.unclear", NOTE, f"job {linked.job.name}", text, remedy)
-        elif each.may_load:
-            text = (
-                f"cannot tell whether {each.name} loads {each.may_load}, which calls MPI, and what that opens by name"
-            )
+        elif process.may_load:
+            text = f"cannot tell whether {process.name} loads {process.may_load}, which calls MPI, and what that opens"
             remedy = "try the job with two ranks: only Python's imports are followed, not those of R, Ruby or Perl"
             yield Finding("command.unclear", MISSING_FACTS, f"job {linked.job.name}", text, remedy)
 
@@ -111,29 +106,25 @@ def _unused(linked: LinkedJob, case: Case) -> Iterator[Finding]:
     job = linked.job
     if job is None or linked.unclear or not case.plan.mpi or job.nodes * job.ranks_per_node == 1:
         return
-    processes = linked.possible
-    if any(
-        each.uses_mpi or ((each.program is None or each.missing or each.unreadable) and linked.decides(each))
-        for each in processes
-    ):
-        return
-    processes = [each for each in processes if each.program and not (each.missing or each.unreadable)]
-    if not processes or any(_RENDEZVOUS & set(map(posixpath.basename, each.packages or ())) for each in processes):
+    processes, subject = [], f"job {job.name}"
+    for process in linked.possible:
+        runs = process.program and not process.missing and not process.unreadable
+        if process.uses_mpi or (not runs and linked.decides(process)):
+            return
+        processes += [process] if runs else []
+    packages = {posixpath.basename(path) for process in processes for path in process.packages or ()}
+    if not processes or not _RENDEZVOUS.isdisjoint(packages):
         return
     remedy = "name a program that calls MPI in the job's command; accept it if the ranks do not need each other"
-    unsure = next(((each, how) for each in processes if (how := opening.may_open_mpi(each, case.overlays))), None)
-    if unsure:
-        text = f"cannot tell whether {unsure[0].name} calls MPI, which no other program of the job does: {unsure[1]}"
-        yield Finding("mpi.unused", MISSING_FACTS, f"job {job.name}", text, remedy)
-        return
-    yield Finding(
-        "mpi.unused",
-        WARNING,
-        f"job {job.name}",
-        f"{_some([each.name for each in processes])} does not call MPI, as far as its files show: each of the "
-        f"{counted(job.nodes * job.ranks_per_node, 'rank')} would run by itself",
-        remedy,
-    )
+    for process in processes:
+        how = opening.may_open_mpi(process, case.overlays)
+        if how:
+            text = f"cannot tell whether {process.name} calls MPI, which no other program of the job does: {how}"
+            yield Finding("mpi.unused", MISSING_FACTS, subject, text, remedy)
+            return
+    text = f"{_some([process.name for process in processes])} does not call MPI, as far as its files show: "
+    text += f"each of the {counted(job.nodes * job.ranks_per_node, 'rank')} would run by itself"
+    yield Finding("mpi.unused", WARNING, subject, text, remedy)
 
 
 def _of_process(process: Process, rules: Rules) -> Iterator[Finding]:

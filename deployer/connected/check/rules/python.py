@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from deployer.connected.check.rules.case import MISSING_FACTS
 from deployer.connected.linker.package_imports import PACKAGED
 from deployer.connected.linker.process import Process
-from deployer.connected.linker.starts.python.python_packages import MissingModule
 from deployer.contract.rules.findings import ERROR, Finding
 
 
@@ -24,17 +23,13 @@ def modules(process: Process) -> Iterator[Finding]:
         end = f"it may end with ModuleNotFoundError: {each.doubt}" if each.doubt else "it ends with ModuleNotFoundError"
         severity = MISSING_FACTS if each.doubt else ERROR
         text = f"it imports {each.name}, which is in none of the folders where {process.name} searches: {end}"
-        text += f"{_there(each)}"
-        yield Finding("import.missing", severity, each.place, text, _remedy(process, each))
+        if PACKAGED.match(each.elsewhere) or each.elsewhere.endswith((".py", ".so")):
+            text += f"; {each.elsewhere} is not in them"
+        yield Finding("import.missing", severity, each.place, text, _remedy(process, each.elsewhere))
 
 
-def _there(missing: MissingModule) -> str:
-    shown = PACKAGED.match(missing.elsewhere) or missing.elsewhere.endswith((".py", ".so"))
-    return f"; {missing.elsewhere} is not in them" if shown else ""
-
-
-def _remedy(process: Process, missing: MissingModule) -> str:
-    packaged = PACKAGED.match(missing.elsewhere)
+def _remedy(process: Process, elsewhere: str) -> str:
+    packaged = PACKAGED.match(elsewhere)
     if packaged:
         prefix = posixpath.dirname(posixpath.dirname(posixpath.dirname(packaged[1])))
         if process.view.resolve(f"{prefix}/pyvenv.cfg"):

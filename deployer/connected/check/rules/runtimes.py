@@ -45,13 +45,9 @@ def allowed(case: Case) -> Iterator[Finding]:
         yield Finding("runtime.unsupported", NOTE if usable else ERROR, case.plan.partition, text, instead)
     if not usable and not unsupported:
         there = ", ".join(case.partition.runtimes) or "none"
-        yield Finding(
-            "runtime.none",
-            ERROR,
-            case.plan.partition,
-            f"runtimes on its nodes: {there}; runtimes that the site allows: {', '.join(policy) or 'none'}",
-            "ask the site to install one that it allows; udocker needs only the site's permission",
-        )
+        text = f"runtimes on its nodes: {there}; runtimes that the site allows: {', '.join(policy) or 'none'}"
+        remedy = "ask the site to install one that it allows; udocker needs only the site's permission"
+        yield Finding("runtime.none", ERROR, case.plan.partition, text, remedy)
 
 
 def entering(case: Case) -> Iterator[Finding]:
@@ -60,14 +56,9 @@ def entering(case: Case) -> Iterator[Finding]:
         own = case.partition.runtimes.get(name)
         first = _WITHOUT_BIND_PATHS.get(name)
         if own and own.version and first and versions.is_older(own.version, first):
-            yield Finding(
-                "runtime.bind-path",
-                NOTE,
-                case.plan.partition,
-                f"{name} {own.version} has no option against `bind path` of its administrator's configuration: these "
-                "files and folders of the host enter the container",
-                f"by default they are /etc/localtime and /etc/hosts; ask the site for {first} or newer",
-            )
+            text = f"{name} {own.version} cannot leave out the files and folders of `bind path` in its configuration"
+            remedy = f"by default they are /etc/localtime and /etc/hosts; ask the site for {first} or newer"
+            yield Finding("runtime.bind-path", NOTE, case.plan.partition, text, remedy)
 
 
 def private(linked: LinkedJob, case: Case) -> Iterator[Finding]:
@@ -76,20 +67,18 @@ def private(linked: LinkedJob, case: Case) -> Iterator[Finding]:
     If one start option has no such argument, the site may choose that option.
     """
     job = linked.job
-    if job is None or case.plan.launch == INSIDE or not any(each.uses_mpi for each in linked.processes):
+    if job is None or case.plan.launch == INSIDE or not any(process.uses_mpi for process in linked.processes):
         return
-    options = case.plan.containers
-    found = [(each, list(_private_words(each, job.ranks_per_node > 1, job.nodes > 1))) for each in options]
-    fails = case.plan.abi != OPENMPI and all(words for _, words in found)  # tested: Open MPI then sends through TCP
-    for option, words in found:
-        for word, text in words:
-            yield Finding(
-                "runtime.private",
-                ERROR if text is _MEMORY and fails else MISSING_FACTS,
-                option.name,
-                f"{option.runtime} is started with {word}: {text}",
-                f"remove it from runtimes.{option.runtime}.arguments in the site's profile",
-            )
+    private_words = [
+        (option, list(_private_words(option, job.ranks_per_node > 1, job.nodes > 1))) for option in case.plan.containers
+    ]
+    fails = case.plan.abi != OPENMPI and all(words for _, words in private_words)  # Open MPI then sends through TCP
+    for option, words in private_words:
+        for word, effect in words:
+            severity = ERROR if effect is _MEMORY and fails else MISSING_FACTS
+            text = f"{option.runtime} is started with {word}: {effect}"
+            remedy = f"remove it from runtimes.{option.runtime}.arguments in the site's profile"
+            yield Finding("runtime.private", severity, option.name, text, remedy)
 
 
 def _private_words(option: StartOption, memory: bool, network: bool) -> Iterator[tuple[str, str]]:
@@ -108,11 +97,9 @@ def startable(case: Case) -> Iterator[Finding]:
     the site then uses that option.
     """
     known = [option for option in case.plan.containers if runtime_table.supported(option.runtime)]
-    judged = [(option, list(_against(case, option))) for option in known]
-    fine = any(not findings for _, findings in judged)
-    for _, findings in judged:
-        for finding in findings:
-            yield finding._replace(severity=NOTE) if fine else finding
+    of_options = [list(_against(case, option)) for option in known]
+    for finding in (finding for findings in of_options for finding in findings):
+        yield finding if all(of_options) else finding._replace(severity=NOTE)
 
 
 def _against(case: Case, option: StartOption) -> Iterator[Finding]:
@@ -121,20 +108,14 @@ def _against(case: Case, option: StartOption) -> Iterator[Finding]:
         if code in _REMEDIES:
             text = f"{option.runtime} on the nodes of {case.plan.partition}: {reason}"
             yield Finding(code, ERROR, option.name, text, _remedy(code, option.runtime, reason))
-    needs = []
-    if needs_namespaces(has, option.runtime) and has.user_namespaces is None:
-        needs.append("user namespaces")
     mounts = mounts_squashfs(has, option.runtime) if option.staging == SQUASHFS else True
-    if mounts is None:
-        needs.append("a way to mount SquashFS files")
-    for what in needs:
+    namespaces = has.user_namespaces is not None or not needs_namespaces(has, option.runtime)
+    needs = {"user namespaces": not namespaces, "a way to mount SquashFS files": mounts is None}
+    for what in (what for what, is_unknown in needs.items() if is_unknown):
         text = f"{option.runtime} needs {what}, which has not been tested on the nodes of {case.plan.partition}"
         yield Finding("facts.runtime", MISSING_FACTS, option.name, text, CAPTURE)
     if mounts is False:
-        text = (
-            f"{option.runtime} needs a way to mount SquashFS files, which an unprivileged user of "
-            f"{case.plan.partition} does not have"
-        )
+        text = f"{option.runtime} needs a way to mount SquashFS files, which users of {case.plan.partition} do not have"
         yield Finding("runtime.fuse", ERROR, option.name, text, _REMEDIES["runtime.fuse"] + _OR)
 
 

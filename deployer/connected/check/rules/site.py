@@ -17,14 +17,10 @@ OLD_DAYS = 180
 def captured(case: Case) -> Iterator[Finding]:
     """facts.mpi: the libraries of the site's MPI have not been captured."""
     mpi = case.plan.mpi
-    if mpi and mpi.library not in _captured(case):
+    files = case.profile.files_of(case.plan)
+    if mpi and mpi.library not in (files.files.keys() | files.links.keys()):
         text = f"the libraries of {mpi.says or mpi.family} have not been captured"
         yield Finding("facts.mpi", MISSING_FACTS, case.plan.site, text, CAPTURE)
-
-
-def _captured(case: Case) -> set[str]:
-    found = case.profile.files_of(case.plan)
-    return {*found.files, *found.links}
 
 
 def age(case: Case) -> Iterator[Finding]:
@@ -32,13 +28,12 @@ def age(case: Case) -> Iterator[Finding]:
     if case.today is None:
         return
     ages = profiles.age(case.profile, case.today)
-    undated = [each.group for each in ages if each.days is None]
-    old = [each for each in ages if each.days is not None and each.days > OLD_DAYS]
+    undated = [facts.group for facts in ages if facts.days is None]
+    old = [facts for facts in ages if facts.days is not None and facts.days > OLD_DAYS]
     if old or undated:
-        texts = [f"{each.group} is {counted(each.days or 0, 'day')} old" for each in old[:1]]
-        texts += (
-            [f"facts of {counted(len(old) - 1, 'more group')} are older than {OLD_DAYS} days"] if len(old) > 1 else []
-        )
+        texts = [f"{facts.group} is {counted(facts.days or 0, 'day')} old" for facts in old[:1]]
+        more = counted(len(old) - 1, "more group")
+        texts += [f"facts of {more} are older than {OLD_DAYS} days"] if len(old) > 1 else []
         texts += [f"the age of {undated[0]} is unknown"] if undated else []
         remedy = "capture the site again: `python3 deployer.pyz capture --compare PROFILE` shows what has changed"
         yield Finding("profile.age", NOTE, case.plan.site, "; ".join(texts), remedy)
@@ -47,6 +42,5 @@ def age(case: Case) -> Iterator[Finding]:
 def no_plan(profile: Profile, error: DeployerError) -> Finding:
     """plan.refused, facts.plan: no plan is possible, because of a rule or because of missing facts."""
     if isinstance(error, Unknown):
-        hint = error.hint or "add it to the profile"
-        return Finding(NO_PLAN, MISSING_FACTS, profile.name, error.message, hint)
+        return Finding(NO_PLAN, MISSING_FACTS, profile.name, error.message, error.hint or "add it to the profile")
     return Finding("plan.refused", ERROR, profile.name, error.message, error.hint or "see the profile")

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 
 from deployer.connected.check.rules.case import Case
-from deployer.connected.site_profile.machine import Filesystem
 from deployer.contract.bundle.manifest import OURS, Manifest
 from deployer.contract.rules.findings import ERROR, NOTE, Finding
 
@@ -17,10 +16,14 @@ def room(case: Case) -> Iterator[Finding]:
 
     Either the workspace's file system or the user's quota is too small.
     """
-    found = _of_workspace(case)
-    if found is None:
+    workspace = case.plan.workspace
+    places = _HOMES if workspace.startswith("~") else (workspace,)
+    known = {**case.partition.filesystems, **case.profile.login.filesystems}
+    paths = [path for path in known for place in places if f"{place}/".startswith(path.rstrip("/") + "/")]
+    if not paths:
         return
-    path, filesystem = found
+    path = max(paths, key=len)  # the innermost one
+    filesystem = known[path]
     size, files = demand(case.manifest, sum(len(overlay.files.entries) for overlay in case.overlays))
     for code, need, unit, limits in (
         ("space.size", -(-size // _MIB), "MiB", (("size", filesystem.size_mb), ("quota", filesystem.quota_mb))),
@@ -42,12 +45,3 @@ def demand(manifest: Manifest, more: int = 0) -> tuple[int, int]:
     bundle = sum(segment.size for segment in manifest.segments)
     members = sum(member.name.startswith(OURS) for member in manifest.members)
     return bundle + max(bundle, manifest.unpacked), manifest.image.entries + members + more
-
-
-def _of_workspace(case: Case) -> tuple[str, Filesystem] | None:
-    """Return the file system of the workspace: the innermost one that the profile lists."""
-    workspace = case.plan.workspace
-    places = _HOMES if workspace.startswith("~") else (workspace,)
-    known = {**case.partition.filesystems, **case.profile.login.filesystems}
-    found = [path for path in known for place in places if path == place or place.startswith(path.rstrip("/") + "/")]
-    return (max(found, key=len), known[max(found, key=len)]) if found else None

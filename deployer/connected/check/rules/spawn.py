@@ -47,8 +47,6 @@ def _asking(process: Process) -> Iterator[tuple[str, bool, str]]:
     for call in python_calls.spawns(process.text)[:1]:
         yield f"line {call.line} of its script ({call.name})", call.certain, _POOL if "Pool" in call.name else _OTHER
     program = process.program
-    if program is None or any(name.startswith(_CXX) for name in program.dynamic.needed):
-        return
-    names = [name for name in _FUNCTIONS if name in program.facts.imports]
-    if names:
+    names = [name for name in _FUNCTIONS if program and name in program.facts.imports]
+    if names and program and not any(name.startswith(_CXX) for name in program.dynamic.needed):
         yield f"it may call {' or '.join(names)}, which", False, _OTHER

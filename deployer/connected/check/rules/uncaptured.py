@@ -25,10 +25,7 @@ _BROUGHT = re.compile(
 def _whatever(rule: _Rule) -> _Rule:
     """Return a rule without the findings that libraries of the site may change."""
 
-    def of_image(process: Process) -> Iterator[Finding]:
-        return rule(process._replace(loader=process.loader.without(_BROUGHT)))
-
-    return of_image
+    return lambda process: rule(process._replace(loader=process.loader.without(_BROUGHT)))
 
 
 def _rpath(process: Process) -> Iterator[Finding]:

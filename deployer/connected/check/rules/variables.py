@@ -5,6 +5,7 @@
 or a component but has no row is reported as unknown; all other variables only tune performance.
 """
 
+import posixpath
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
@@ -72,10 +73,10 @@ def _needs_ucx(use: Use) -> bool:
 
 
 def _lacks_ucx(_: str, use: Use) -> bool:
-    library, names = use.process.library, list[str]()
-    for inner in ("openmpi", "openmpi3") if library else ():
-        names += use.process.view.names(f"{library.path.rpartition('/')[0]}/{inner}" if library else "")
-    return library is not None and not _needs_ucx(use) and "mca_pml_ucx.so" not in names
+    library, view = use.process.library, use.process.view
+    folder = posixpath.dirname(library.path) if library else "/"
+    modules = [*view.names(f"{folder}/openmpi"), *view.names(f"{folder}/openmpi3")]
+    return library is not None and not _needs_ucx(use) and "mca_pml_ucx.so" not in modules
 
 
 def _without_ucx_network(_: str, use: Use) -> bool | None:
@@ -189,20 +190,18 @@ def of_job(linked: LinkedJob, case: Case) -> Iterator[Finding]:
     fabric, mpi = case.partition.fabric, case.plan.mpi
     family = mpi.family if mpi else "openmpi" if case.plan.abi == OPENMPI else "mpich"
     known = mpi is not None or family == "openmpi"  # the image's may be another family with MPICH's ABI
-    place = several, (fabric and fabric.kind) or "", frozenset(fabric.devices if fabric else ())
+    kind, devices = (fabric and fabric.kind) or "", frozenset(fabric.devices if fabric else ())
     for process in linked.possible if case.plan.abi != NO_MPI else ():
         sure = linked.job is not None and known and linked.needs(process)
-        use = Use(process, family, mpi.version if mpi else "", *place)
+        use = Use(process, family, mpi.version if mpi else "", several, kind, devices)
         for name, value in sorted(process.environment.items()) if process.uses_mpi else ():
             certain, text = judged(name, value, use) if value else (False, "")
             if text:
-                yield Finding(
-                    "mpi.variable",
-                    ERROR if certain and sure else MISSING_FACTS,
-                    process.name,
-                    f"{name}={value}: {text}",
-                    "remove it from the image's environment (ENV), the job or the script, or set a value for this site",
+                text = f"{name}={value}: {text}"
+                remedy = (
+                    "remove it from the image's environment (ENV), the job or the script, or set a value for this site"
                 )
+                yield Finding("mpi.variable", ERROR if certain and sure else MISSING_FACTS, process.name, text, remedy)
 
 
 def judged(name: str, value: str, use: Use) -> tuple[bool, str]:
@@ -213,9 +212,9 @@ def judged(name: str, value: str, use: Use) -> tuple[bool, str]:
         return False, "its value, which decides how MPI runs, is only known when it runs" if matters else ""
     for row in rows:
         if re.fullmatch(row.value, value):
-            found = [_CONDITIONS[word](value, use) for word in row.when.split()]
-            if False not in found:
-                return None not in found, row.text
+            conditions = [_CONDITIONS[word](value, use) for word in row.when.split()]
+            if False not in conditions:
+                return None not in conditions, row.text
     reads = re.match(_READS.get(use.family, _LIKE_MPICH), name)
     chooses = not rows and use.several and reads and _CHOOSES.search(name)
     return False, "it chooses how MPI sends, in a way that `check` does not know" if chooses else ""

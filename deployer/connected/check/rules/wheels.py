@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from deployer.connected.check.rules.case import Case
 from deployer.connected.check.rules.cpu import MACHINES
 from deployer.connected.image.wheelhouse.target import Target
-from deployer.connected.linker.index import Index
 from deployer.connected.linker.job_filesystem import JobFilesystem
 from deployer.contract.base.errors import DeployerError
 from deployer.contract.bundle.manifest import VARIANTS_PREFIX, WHEELS_PREFIX
@@ -19,11 +18,8 @@ _GLIBC = re.compile(r"^GLIBC_2\.(\d+)$")
 def tags(case: Case) -> Iterator[Finding]:
     """wheel.tags: a wheel's name shows that it is not for this image."""
     prefixes = [WHEELS_PREFIX, *([f"{VARIANTS_PREFIX}{case.plan.abi}/"] if case.plan.abi else [])]
-    names = [
-        member.name.rpartition("/")[2]
-        for member in case.manifest.members
-        if member.name.endswith(".whl") and member.name.startswith(tuple(prefixes))
-    ]
+    members = [member.name for member in case.manifest.members if member.name.startswith(tuple(prefixes))]
+    names = [name.rpartition("/")[2] for name in members if name.endswith(".whl")]
     target = target_of(case) if names else None
     for name in names:
         try:
@@ -39,18 +35,10 @@ def target_of(case: Case) -> Target | None:
     image = case.manifest.image
     python = JobFilesystem(case.image).resolve(image.python) if image.python else None
     minor = _PYTHON.search(python or "")
-    libraries = [path for path in case.image.entries if path.endswith("/libc.so.6")]
-    glibc = _glibc(case.image, libraries)
+    libraries = [entry.facts for path, entry in case.image.entries.items() if path.endswith("/libc.so.6")]
+    defines = [_GLIBC.match(version) for facts in libraries if facts for version in facts.dynamic.defines]
+    glibc = max((int(version[1]) for version in defines if version), default=None)
     machine = MACHINES.get(image.architecture)
     if minor is None or glibc is None or machine is None:
         return None
     return Target((3, int(minor[1])), (2, glibc), machine, {})
-
-
-def _glibc(index: Index, paths: list[str]) -> int | None:
-    """Return the newest version that the image's C library defines."""
-    found = []
-    for path in paths:
-        facts = index.entries[path].facts
-        found += [int(match[1]) for match in map(_GLIBC.match, facts.dynamic.defines if facts else ()) if match]
-    return max(found, default=None)

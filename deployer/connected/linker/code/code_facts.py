@@ -1,35 +1,17 @@
 """Cached facts about the code of files. Code is decoded only if a node lacks an instruction set that it may use."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 from deployer.connected.ground.caches import CachedFacts
+from deployer.connected.linker.code import instructions
+from deployer.connected.linker.code.instructions import Instructions
 from deployer.contract.base import json_records
 from deployer.contract.elf.elf import ReadAt
 
 _SCHEMA = "code-facts"
 #: Increase it when different facts are extracted; older cached facts are then discarded.
 _VERSION = 1
-
-#: The instruction sets to search for, by the kernel's names.
-BEYOND = ("avx", "avx2", "fma", "f16c", "bmi1", "bmi2", "avx512f")
-
-
-class Instructions(NamedTuple):
-    """The instruction sets in ``BEYOND`` that the code of a file uses.
-
-    Attributes:
-        used: sets used anywhere in the file.
-        whole: sets used throughout: the file was compiled for them.
-        in_main: sets used in ``main``, which cannot be chosen at run time.
-        asks: whether the file may query the processor first.
-    """
-
-    used: Sequence[str] = ()
-    whole: Sequence[str] = ()
-    in_main: Sequence[str] = ()
-    asks: bool = False
 
 
 class CodeFacts:
@@ -50,8 +32,6 @@ class CodeFacts:
         if self._known is None:
             self._known = self._kept.load(_read) or {}
         if path not in self._known:
-            from deployer.connected.linker.code import instructions  # slow to import
-
             read_at = self._reader(path)
             self._known[path] = instructions.of_file(read_at) if read_at else Instructions()
             self._kept.save({"files": self._known})

@@ -27,7 +27,7 @@ class Section(NamedTuple):
         return self.kind == _CONTENT and bool(self.flags & _EXECUTABLE)
 
 
-def each(read_at: ReadAt) -> Iterator[Section]:
+def sections_of(read_at: ReadAt) -> Iterator[Section]:
     """Yield the sections of a 64-bit little-endian file."""
     head = read_at(0, EHDR.size)
     if len(head) < EHDR.size or head[:6] != b"\x7fELF\x02\x01":

@@ -47,9 +47,9 @@ def kernels(read_at: ReadAt) -> tuple[str, ...]:
     found: set[str] = set()
     try:
         steps = iter(range(_MAX_ENTRIES))  # for the whole file: sections and containers may overlap
-        for each in elf_sections.each(read_at):
-            if each.name in _NAMES:
-                found.update(_entries(read_at, each.offset, each.offset + each.size, steps))
+        for section in elf_sections.sections_of(read_at):
+            if section.name in _NAMES:
+                found.update(_entries(read_at, section.offset, section.offset + section.size, steps))
     except (_Other, struct.error):
         return ()
     return tuple(sorted(found))
@@ -57,7 +57,16 @@ def kernels(read_at: ReadAt) -> tuple[str, ...]:
 
 def serve(found: Iterable[str], gpu: Capability) -> bool:
     """Return whether one of the kernels is known to run on a GPU of this compute capability."""
-    return any(_serves(each, gpu) for each in found)
+    for kind, _, name in (kernel.partition("_") for kernel in found):
+        if kind == "other":
+            return True
+        if kind in ("sm", "compute"):
+            target = divmod(int(name.rstrip("a")), 10)
+            if target == gpu or (
+                not name.endswith("a") and target < gpu and (kind == "compute" or target[0] == gpu[0])
+            ):
+                return True
+    return False
 
 
 def machine_code(found: Iterable[str]) -> list[str]:
@@ -74,18 +83,6 @@ def ptx_version(found: Iterable[str]) -> tuple[int, int] | None:
     """Return the newest PTX version in a file; None if it has no PTX."""
     versions = [each[len(_PTX_VERSION) :].split(".") for each in found if each.startswith(_PTX_VERSION)]
     return max(((int(major), int(minor)) for major, minor in versions), default=None)
-
-
-def _serves(kernel: str, gpu: Capability) -> bool:
-    kind, _, name = kernel.partition("_")
-    if kind == "other":
-        return True
-    if kernel.startswith(_PTX_VERSION):
-        return False
-    made = divmod(int(name.rstrip("a")), 10)
-    if name.endswith("a"):
-        return made == gpu
-    return made <= gpu and (kind == "compute" or made[0] == gpu[0])
 
 
 def _entries(read_at: ReadAt, start: int, end: int, steps: Iterator[int]) -> Iterator[str]:

@@ -10,13 +10,14 @@ evenly spread parts of a large file are decoded. Every read is bounded.
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-
-import capstone
+from typing import NamedTuple
 
 from deployer.connected.linker.code import elf_sections
-from deployer.connected.linker.code.code_facts import BEYOND, Instructions
 from deployer.connected.linker.code.elf_sections import Section
 from deployer.contract.elf.elf import EHDR, ReadAt
+
+#: The instruction sets to search for, by the kernel's names.
+BEYOND = ("avx", "avx2", "fma", "f16c", "bmi1", "bmi2", "avx512f")
 
 _PART, _MAX_PARTS = 64 * 1024, 32
 #: First bytes of frequent VEX and EVEX instructions. Code without any has about 4 such matches per part by chance.
@@ -59,7 +60,7 @@ _MAX_READ = 256 * 1024 * 1024
 #: Where Go programs record the processors that they were compiled for; they check at startup, and exit on a mismatch.
 _GO_SECTION, _GO_LEVEL = b".go.buildinfo", re.compile(rb"GOAMD64=v([34])")
 
-#: lea rdi, [rip + N]; mov rdi, N; mov edi, N.
+#: How C start code passes the address of ``main`` to the C library: lea rdi, [rip + N]; mov rdi, N; mov edi, N.
 _POINTER = re.compile(rb"(\x48\x8d\x3d|\x48\xc7\xc7|\xbf)(.{4})", re.DOTALL)
 _RELATIVE = b"\x48\x8d\x3d"
 _OF_RIP = re.compile(r".*\[rip ([+-]) (0x[0-9a-f]+)\]")
@@ -68,25 +69,40 @@ _MAX_START, _MAX_BLOCK, _MAX_MAIN, _SHORT = 128, 1024, 4000, 40
 _ENDS = ("ret", "jmp", "hlt", "ud2")
 
 
+class Instructions(NamedTuple):
+    """The instruction sets in ``BEYOND`` that the code of a file uses.
+
+    Attributes:
+        used: sets used anywhere in the file.
+        whole: sets used throughout: the file was compiled for them.
+        in_main: sets used in ``main``, which cannot be chosen at run time.
+        asks: whether the file may query the processor first.
+    """
+
+    used: Sequence[str] = ()
+    whole: Sequence[str] = ()
+    in_main: Sequence[str] = ()
+    asks: bool = False
+
+
 def of_file(read_at: ReadAt) -> Instructions:
     """Return the instruction sets that an x86-64 file uses."""
-    sections = list(elf_sections.each(read_at))
-    code = [each for each in sections if each.is_code]
-    of_go = (read_at(each.offset, min(each.size, _PART)) for each in sections if each.name == _GO_SECTION)
+    sections = list(elf_sections.sections_of(read_at))
+    code = [section for section in sections if section.is_code]
+    of_go = (read_at(part.offset, min(part.size, _PART)) for part in sections if part.name == _GO_SECTION)
     level = _GO_LEVEL.search(b"".join(of_go))
     if level:
         sets = [name for name in BEYOND if name != _AVX512 or level[1] == b"4"]
         return Instructions(sets, sets)
     parts = list(_parts(code))
-    if not any(_is_likely(read_at(part.offset, part.size)) for part in parts):
+    texts = (read_at(part.offset, part.size) for part in parts)
+    if not any(len(_LIKELY.findall(data)) >= _FEW_PER_PART * len(data) / _PART for data in texts):
         return Instructions()
     found: Counter[str] = Counter()
     for part in parts:
         data = read_at(part.offset, part.size)
-        found.update(
-            filter(None, (_set(data[at - part.address], *text) for at, _, *text in _decoded(data, part.address)))
-        )
-    used = sorted(name for name in found if name != _LEGACY)
+        found.update(_set(data[at - part.address], *text) for at, _, *text in _decoded(data, part.address))
+    used = sorted(found.keys() - {"", _LEGACY})
     if not used:
         return Instructions()
     asks = _asks(read_at, sections)
@@ -95,10 +111,6 @@ def of_file(read_at: ReadAt) -> Instructions:
     is_whole = wide >= max(_FEW, _WHOLE * vectors)
     whole = [name for name in used if is_whole and found[name] >= _RARE * vectors and not (asks and name == _AVX512)]
     return Instructions(used, whole, sorted(_in_main(read_at, code)), asks)
-
-
-def _is_likely(data: bytes) -> bool:
-    return len(_LIKELY.findall(data)) >= _FEW_PER_PART * len(data) / _PART
 
 
 def _parts(code: Sequence[Section]) -> Iterator[Section]:
@@ -118,6 +130,8 @@ def _parts(code: Sequence[Section]) -> Iterator[Section]:
 
 def _decoded(data: bytes, address: int) -> Iterator[tuple[int, int, str, str]]:
     """Yield the address, size, mnemonic and operands of each instruction."""
+    import capstone  # slow to import
+
     decoder = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
     decoder.skipdata = True
     yield from decoder.disasm_lite(data, address)
@@ -156,23 +170,16 @@ def _in_main(read_at: ReadAt, code: Sequence[Section]) -> set[str]:
     In Fortran and Rust, ``main`` only starts the program; then the functions that it calls or passes to the language's
     library count.
     """
-    found: set[str] = set()
-    start = _main(read_at, code, EHDR.unpack(read_at(0, EHDR.size))[4])
-    if start is not None:
-        started = _follow(read_at, code, start, found)
-        for each in started if not found else ():
-            _follow(read_at, code, each, found)
-    return found
-
-
-def _main(read_at: ReadAt, code: Sequence[Section], entry: int) -> int | None:
-    """Return the address of ``main``, which C start code passes to the C library in ``rdi``."""
-    data = _from(read_at, code, entry)[:_MAX_START]
-    match = _POINTER.search(data)
+    entry = EHDR.unpack(read_at(0, EHDR.size))[4]
+    match = _POINTER.search(_from(read_at, code, entry)[:_MAX_START])
     if match is None:
-        return None
+        return set()
     number = int.from_bytes(match[2], "little", signed=True)
-    return entry + match.end() + number if match[1] == _RELATIVE else number
+    found: set[str] = set()
+    started = _follow(read_at, code, entry + match.end() + number if match[1] == _RELATIVE else number, found)
+    for address in started if not found else ():
+        _follow(read_at, code, address, found)
+    return found
 
 
 def _follow(read_at: ReadAt, code: Sequence[Section], start: int, found: set[str]) -> set[int]:

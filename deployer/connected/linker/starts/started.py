@@ -2,7 +2,7 @@
 
 import posixpath
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from deployer.connected.linker.job_filesystem import JobFilesystem
@@ -13,10 +13,10 @@ from deployer.connected.linker.starts.python.python_path import Runs
 from deployer.connected.linker.starts.python.python_syntax import Unreadable
 from deployer.connected.linker.starts.removed import Removed
 from deployer.connected.linker.starts.shell import shell_syntax
-from deployer.connected.linker.starts.shell.shell_script import Budget, Reader, Script, Seen
+from deployer.connected.linker.starts.shell.shell_script import MAX_STATEMENTS, Context, Reader, Script
 from deployer.connected.linker.starts.shell.shell_state import NOT_FOUND, State
 from deployer.connected.linker.starts.shell.shell_syntax import NotReadable
-from deployer.connected.linker.starts.words import UnknownWord
+from deployer.connected.linker.starts.words import UnknownWord, known_or_none
 from deployer.contract.base.text import printable
 from deployer.contract.bundle import command
 from deployer.contract.bundle.command import CommandSearch, Located, Unsure
@@ -48,10 +48,8 @@ _STARTERS = frozenset((
     "parallel", "perf", "pdsh", "prterun", "runuser", "sbatch", "screen", "script", "singularity", "srun", "ssh", "su",
     "sudo", "systemd-run", "tmux", "unshare", "valgrind", "watch", "xargs",
 ))  # fmt: skip
-#: The reason why such a script is not followed: it probably fails, as each line's last word has a carriage return.
-WINDOWS = "end with carriage returns, as on Windows"
-#: Shell options: letters without a value, and letters after which nothing is followed.
-_SHELL_FLAGS, _LOGIN = "abefhkmpuvxBCEHPT", "l"
+#: Shell options: letters, and long options without an effect on what starts.
+_SHELL_FLAGS = "abcefhklmopsuvxBCEHOPT"
 _SHELL_LONG = ("--norc", "--noprofile", "--posix", "--verbose", "--noediting")
 _LITERAL_PATH = re.compile(r"""^\s*(?:export\s+)?PATH=["']?([/\w:.-]+)["']?\s*$""", re.MULTILINE | re.ASCII)
 _SETS = re.compile(r"PATH|LD_|\bmodule\b|\balias\b|\bexec\b")
@@ -97,11 +95,14 @@ class Started(NamedTuple):
         programs: the programs started, in order, without wrappers, shells and small tools.
         unclear: reasons why the command may start other programs as well.
         status: the command's exit status; None if unknown.
+        has_windows_lines: whether a script has carriage returns at its line ends. Such a script probably fails, because
+            each line's last word has one, and is not followed.
     """
 
     programs: Sequence[StartedProgram]
     unclear: Sequence[str]
     status: int | None = None
+    has_windows_lines: bool = False
 
 
 class Surroundings(NamedTuple):
@@ -124,39 +125,6 @@ class Surroundings(NamedTuple):
     around: Around = Around({})
 
 
-class _ShellOptions(NamedTuple):
-    """Options of a shell: whether it is a login shell, ``set -e``, ``set -o pipefail``."""
-
-    login: bool = False
-    stops: bool = False
-    pipefail: bool = False
-
-    def after(self, word: str, names: Sequence[str]) -> "_ShellOptions":
-        """Return the options after one more word; ``names`` are the option names that follow its letters ``o``."""
-        sets, letters = word.startswith("-"), word[1:]
-        return _ShellOptions(
-            self.login or _LOGIN in letters,
-            sets if "e" in letters or "errexit" in names else self.stops,
-            sets if "pipefail" in names else self.pipefail,
-        )
-
-
-class _Context(NamedTuple):
-    """The state that the surrounding shell or wrapper has set for a command.
-
-    ``alone``: whether no script runs before it.
-    """
-
-    environment: Mapping[str, str]
-    path: str | None
-    folder: str | None
-    via: tuple[str, ...] = ()
-    certain: bool = True
-    stdin: str | None = None
-    removed: frozenset[Removed] = frozenset()
-    alone: bool = True
-
-
 def follow(
     words: Sequence[str], surroundings: Surroundings, stdin: str | None = None, failing: tuple[str, str] | None = None
 ) -> Started:
@@ -169,225 +137,209 @@ def follow(
     walk = _Walk(surroundings, failing)
     text = None if stdin is None else walk.text_or_unknown(stdin)
     place = surroundings.place
-    status = walk.command(list(words), _Context(surroundings.environment, place.path, place.workdir, stdin=text))
-    return walk.found()._replace(status=status)
+    status = walk.command(list(words), Context(surroundings.environment, place.path, place.workdir, stdin=text))
+    return Started(walk.programs, list(walk.unclear), status, walk.has_windows_lines)
 
 
 class _Walk:
     def __init__(self, surroundings: Surroundings, failing: tuple[str, str] | None) -> None:
         self._at = surroundings
         self._failing = failing
-        self._budget = Budget()
-        self._programs: list[StartedProgram] = []
-        self._unclear: dict[str, None] = {}
+        self._budget = iter(range(MAX_STATEMENTS))
+        self.programs: list[StartedProgram] = []
+        self.unclear: dict[str, None] = {}
+        self.has_windows_lines = False
 
-    def found(self) -> Started:
-        """Return the programs found so far."""
-        return Started(self._programs, list(self._unclear))
-
-    def command(self, words: list[str], context: _Context) -> int | None:
+    def command(self, words: list[str], context: Context) -> int | None:
         """Follow one command. Return its status, or None if unknown."""
         name = posixpath.basename(words[0]) if words else ""
         if words and isinstance(words[0], UnknownWord):
-            self._not_followed(f"the command {words[0]} is only known when it runs", context)
-        elif not name and context.via:
+            return self._not_followed(f"the command {words[0]} is only known when it runs", context)
+        if not name and context.via:
             return NOT_FOUND
-        elif len(context.via) > _MAX_DEPTH or len(self._programs) >= _MAX_PROGRAMS:
-            self._not_followed("too many scripts and wrappers in each other, or too many programs", context)
-        elif words[0] in self._at.wheels:
+        if len(context.via) > _MAX_DEPTH or len(self.programs) >= _MAX_PROGRAMS:
+            return self._not_followed("too many scripts and wrappers in each other, or too many programs", context)
+        if words[0] in self._at.wheels:
             python = self._at.python or "/usr/bin/python3"
-            real = self._at.view.resolve(python) or python
-            found = Located(python, real, command.PathInfo(command.FILE))
-            return self._python(found, [python, *words], context._replace(via=(*context.via, words[0])))
-        else:
-            return self._search(words, name, context)
-        return None
-
-    def _search(self, words: list[str], name: str, context: _Context) -> int | None:
+            located = Located(python, self._at.view.resolve(python) or python, command.PathInfo(command.FILE))
+            return self._python(located, [python, *words], context._replace(via=(*context.via, words[0])))
         try:
-            found = self._locate(words[0], context)
+            located_or_none = self._located(words[0], context.folder, context.path)
         except Unsure:
-            self._not_followed(
-                f"{words[0]} is in a folder that is only known on the site, or that the job makes", context
-            )
-            return None
-        if found is not None:
-            return self._file(found, words, name, context)
+            reason = f"{words[0]} is in a folder that is only known on the site, or that the job makes"
+            return self._not_followed(reason, context)
+        if located_or_none is not None:
+            return self._file(located_or_none, words, name, context)
         if "/" in words[0] and context.via:
-            self._not_followed(f"{words[0]} is not in the image; perhaps it is made before", context)
-        elif name not in self._at.place.programs and (context.certain or not context.via):
+            return self._not_followed(f"{words[0]} is not in the image; perhaps it is made before", context)
+        if name not in self._at.place.programs and (context.certain or not context.via):
             return self._add(None, words, context)
         return None
 
-    def _file(self, found: Located, words: list[str], name: str, context: _Context) -> int | None:
+    def _file(self, located: Located, words: list[str], name: str, context: Context) -> int | None:
         """Follow a file that is run."""
-        shell = shell_syntax.DIALECTS.get(posixpath.basename(found.real)) if name in shell_syntax.DIALECTS else None
+        dialect = shell_syntax.DIALECTS.get(posixpath.basename(located.real)) if name in shell_syntax.DIALECTS else None
         inner = wrappers.inner(words)
-        in_system = posixpath.dirname(found.real) in _SYSTEM
-        if shell and self._facts(found.real):
-            return self._shell(shell, words, context)
-        if inner is not None and self._facts(found.real):
+        text = self._at.view.content(located.real)
+        is_program = self._at.view.facts_or_none(located.real) is not None or not text
+        if dialect and is_program:
+            return self._shell(dialect, words, context)
+        if inner is not None and is_program:
             return self._wrapped(inner, name, context)
         if name in _STARTERS or (name == "find" and any(word.startswith(("-exec", "-ok")) for word in words)):
-            self._not_followed(f"{name} starts programs in a way that is not followed", context)
+            return self._not_followed(f"{name} starts programs in a way that is not followed", context)
+        if posixpath.dirname(located.real) in _SYSTEM and (name in _TOOLS or name == "find"):
             return None
-        if in_system and (name in _TOOLS or name == "find"):
-            return None
-        if not self._facts(found.real):
-            return self._script(found, words, context)
+        if not is_program:
+            return self._script(text, words[0] if "/" in words[0] else located.path, words, context)
         if python_command.is_python(name):
-            return self._python(found, words, context)
-        return self._add(found.real, words, context)
+            return self._python(located, words, context)
+        return self._add(located.real, words, context)
 
-    def _facts(self, path: str) -> bool:
-        """Return whether a file is a program, not a script."""
-        return self._at.view.facts_or_none(path) is not None or not self._text(path)
-
-    def _add(self, path: str | None, words: Sequence[str], context: _Context, **of_python: Any) -> int | None:
+    def _add(self, path: str | None, words: Sequence[str], context: Context, **of_python: Any) -> int | None:
         """Add a program; ``of_python`` are fields of StartedProgram. Return its status."""
         program = StartedProgram(
             path, tuple(words), _shown(", ".join(context.via)), context.certain, environment=dict(context.environment),
             removed=context.removed, **of_python,
         )  # fmt: skip
-        if program not in self._programs:
-            self._programs.append(program)
+        if program not in self.programs:
+            self.programs.append(program)
         if program.key != self._failing:
             return None
         return NOT_FOUND if path is None else 1
 
-    def _not_followed(self, reason: str, context: _Context) -> None:
+    def _not_followed(self, reason: str, context: Context) -> int | None:
+        """Add a reason why the command may start more. Return its status, which is unknown."""
         text = ": ".join([", ".join(context.via), reason]) if context.via else reason
-        self._unclear[_shown(text)] = None
+        self.unclear[_shown(text)] = None
+        return None
 
     # ---------------------------------------------------------------------------------------------------- wrappers
 
-    def _wrapped(self, inner: wrappers.Inner, name: str, context: _Context) -> int | None:
+    def _wrapped(self, inner: wrappers.Inner, name: str, context: Context) -> int | None:
         if inner.unclear:
-            self._not_followed(inner.unclear, context)
-            return None
+            return self._not_followed(inner.unclear, context)
+        changed = inner.environment
         environment = {} if inner.cleared else dict(context.environment)
-        for variable, value in inner.environment.items():
-            if value is None:
-                environment.pop(variable, None)
-            else:
-                environment[variable] = value
+        environment.update({variable: value for variable, value in changed.items() if value is not None})
+        unset = [variable for variable, value in changed.items() if value is None]
+        for variable in unset:
+            environment.pop(variable, None)
         path = environment.get("PATH", command.DEFAULT_PATH)
         folder = context.folder
         if inner.folder:
             folder = posixpath.join(folder or "", inner.folder) if folder or inner.folder.startswith("/") else None
+        removed = {Removed(variable, True, f"{name} -u {variable}") for variable in unset}
+        removed |= {Removed("*", True, f"{name} -i")} if inner.cleared else set()
         within = context._replace(
             environment=environment,
-            path=context.path if "PATH" not in inner.environment and not inner.cleared else _plain(path),
+            path=context.path if "PATH" not in changed and not inner.cleared else known_or_none(path),
             folder=folder,
             via=(*context.via, name),
-            removed=context.removed | _removed(inner, name),
+            removed=context.removed | removed,
         )
         return self.command(list(inner.words), within)
 
-    def _script(self, found: Located, words: list[str], context: _Context) -> int | None:
+    def _script(self, text: bytes, path: str, words: list[str], context: Context) -> int | None:
         """Follow a script by its first line, as the kernel does."""
-        text = self._text(found.real)
         first = text.partition(b"\n")[0] if text.startswith(b"#!") else b""
         line = first[2:256].decode("utf-8", "surrogateescape").strip(" \t")
         program, _, argument = line.partition(" ")
         argument = argument.strip(" \t")
-        if not program:  # execvp and shells then start sh
-            program = "/bin/sh"
-        path = words[0] if "/" in words[0] else found.path
         more = [argument] if argument else []
         if posixpath.basename(program) == "env" and argument.startswith("-S"):
             more = ["-S", argument[2:].strip(" \t")]
-        return self.command([program, *more, path, *words[1:]], context._replace(stdin=None))
+        # Without an interpreter, execvp and shells start sh.
+        return self.command([program or "/bin/sh", *more, path, *words[1:]], context._replace(stdin=None))
 
     # ------------------------------------------------------------------------------------------------------ shells
 
-    def _shell(self, dialect: str, words: list[str], context: _Context) -> int | None:
+    def _shell(self, dialect: str, words: list[str], context: Context) -> int | None:
         """Follow a shell with its arguments."""
-        rest, text, reads, how = words[1:], False, False, _ShellOptions()
+        rest = words[1:]
+        text = reads = False
+        options: set[str] = set()
         while rest and rest[0][:1] in ("-", "+") and len(rest[0]) > 1 and not isinstance(rest[0], UnknownWord):
             word = rest.pop(0)
             if word == "--":
                 break
-            letters = word[1:].replace("c", "").replace(_LOGIN, "").replace("s", "").replace("o", "").replace("O", "")
             if word in ("--login", *_SHELL_LONG):
-                how = how._replace(login=how.login or word == "--login")
+                options |= {word} & {"--login"}
                 continue
-            if word.startswith("--") or letters.strip(_SHELL_FLAGS):
-                self._not_followed(f"{words[0]} with the option {word} is not followed", context)
-                return None
-            text, reads = text or "c" in word, reads or "s" in word[1:]
+            if word.startswith("--") or word[1:].strip(_SHELL_FLAGS):
+                return self._not_followed(f"{words[0]} with the option {word} is not followed", context)
+            text, reads = text or "c" in word, reads or "s" in word
             names = rest[: word.count("o") + word.count("O")]
             rest = rest[len(names) :]
-            how = how.after(word, names)
+            changed = {*names, *({"errexit"} if "e" in word else ())}
+            options = options | changed if word.startswith("-") else options - changed
+            options |= {"--login"} if "l" in word else set()
         name = posixpath.basename(words[0])
         if rest and isinstance(rest[0], UnknownWord):
-            self._not_followed(f"{name} runs {rest[0]}, which is only known when it runs", context)
-        elif text and rest:
-            arguments = tuple(rest[2:])
-            return self._run(rest[0], dialect, rest[1] if rest[1:] else words[0], arguments, f"{name} -c", context, how)
-        elif rest and not reads:
-            return self._shell_file(rest, dialect, context, how)
-        elif context.stdin is None or isinstance(context.stdin, UnknownWord):
-            self._not_followed(f"{name} reads its commands from its input", context)
-        else:
-            return self._run(context.stdin, dialect, words[0], tuple(rest), f"the input of {name}", context, how)
-        return None
+            return self._not_followed(f"{name} runs {rest[0]}, which is only known when it runs", context)
+        if text and rest:
+            return self._run(rest[0], dialect, rest[1:] or words[:1], f"{name} -c", context, options)
+        if rest and not reads:
+            return self._shell_file(rest, dialect, context, options)
+        if context.stdin is None or isinstance(context.stdin, UnknownWord):
+            return self._not_followed(f"{name} reads its commands from its input", context)
+        return self._run(context.stdin, dialect, [words[0], *rest], f"the input of {name}", context, options)
 
-    def _shell_file(self, words: list[str], dialect: str, context: _Context, how: _ShellOptions) -> int | None:
+    def _shell_file(self, words: list[str], dialect: str, context: Context, options: Collection[str]) -> int | None:
         try:
             path, text = self._content(words[0], context.folder, context.path)
         except NotReadable as error:
-            self._not_followed(f"{words[0]}: {error}", context)
-            return None
+            return self._not_followed(f"{words[0]}: {error}", context)
         if text.partition("\n")[0].endswith("\r"):
-            self._not_followed(f"the lines of {words[0]} {WINDOWS}: save it with Unix line ends", context)
-            return None
-        return self._run(text, dialect, words[0], tuple(words[1:]), posixpath.basename(path), context, how, path)
+            self.has_windows_lines = True
+            reason = f"the lines of {words[0]} end with carriage returns, as on Windows: save it with Unix line ends"
+            return self._not_followed(reason, context)
+        return self._run(text, dialect, words, posixpath.basename(path), context, options, path)
 
     def _run(
-        self, text: str, dialect: str, name: str, arguments: tuple[str, ...], shown: str, context: _Context,
-        how: _ShellOptions, file: str = "",
+        self, text: str, dialect: str, words: Sequence[str], shown: str, context: Context, options: Collection[str],
+        file: str = "",
     ) -> int | None:  # fmt: skip
-        """Follow a text that a shell runs."""
+        """Follow a text that a shell runs; ``words`` are ``$0`` and the arguments."""
         environment = dict(context.environment)
         for variable in ("BASH_ENV", "ENV"):
             if variable in environment:
                 self._not_followed(f"{variable} makes {shown} read another file first", context)
-        path = self._login(context.path) if how.login else context.path
+        login = "--login" in options
+        path = self._login_path(context.path) if login else context.path
         environment["PATH"] = UnknownWord("$PATH") if path is None else path
-        if path is None and how.login:
+        if path is None and login:
             self._not_followed("/etc/profile or a file of /etc/profile.d sets variables", context)
         state = State(
-            name, file or name, arguments, context.folder, dict(environment), frozenset(environment), {},
-            context.certain, stops=how.stops, pipefail=how.pipefail,
+            words[0], file or words[0], tuple(words[1:]), context.folder, dict(environment), frozenset(environment),
+            certain=context.certain, stops="errexit" in options, pipefail="pipefail" in options,
         )  # fmt: skip
-        before = (*context.via, shown)
-        reader = Reader(
-            lambda words, seen: self.command(words, _of_shell(seen, shown, context)),
-            lambda reason, line: self._not_followed(
-                reason, context._replace(via=(*context.via, f"{shown} line {line}"))
-            ),
-            self._content,
-            self._real,
-            normal=self._failing is not None,
-        )
-        if len(before) > _MAX_DEPTH:
-            self._not_followed("too many scripts in each other", context)
-            return None
+
+        def start(words: list[str], within: Context, line: int) -> int | None:
+            stdin = context.stdin if within.stdin is None else within.stdin
+            via, removed = (*context.via, f"{shown} line {line}"), context.removed | within.removed
+            return self.command(words, within._replace(via=via, stdin=stdin, removed=removed))
+
+        def unclear(reason: str, line: int) -> None:
+            self._not_followed(reason, context._replace(via=(*context.via, f"{shown} line {line}")))
+
+        normal = self._failing is not None
+        reader = Reader(start, unclear, self._content, self._real, self._budget, normal)
+        if len(context.via) >= _MAX_DEPTH:
+            return self._not_followed("too many scripts in each other", context)
         try:
-            return Script(reader, self._budget, dialect).run(text, state)
+            return Script(reader, dialect).run(text, state)
         except (NotReadable, RecursionError) as error:
             reason = str(error) if isinstance(error, NotReadable) else "it is nested too deeply"
-            self._not_followed(f"{shown}: {reason}", context)
-            return None
+            return self._not_followed(f"{shown}: {reason}", context)
 
-    def _login(self, path: str | None) -> str | None:
+    def _login_path(self, path: str | None) -> str | None:
         """Return PATH in a login shell; None if it is unknown."""
-        profile = self._text("/etc/profile").decode("utf-8", "surrogateescape")
         folder = "/etc/profile.d"
-        more = [name for name in self._at.view.names(folder) if name.endswith(".sh")]
-        if any(_SETS.search(self._text(f"{folder}/{name}").decode("utf-8", "surrogateescape")) for name in more):
+        more = [f"{folder}/{name}" for name in self._at.view.names(folder) if name.endswith(".sh")]
+        if any(_SETS.search(self._text(name)) for name in more):
             return None
+        profile = self._text("/etc/profile")
         literal = _LITERAL_PATH.findall(profile)
         if "LD_" in profile or len(re.findall(r"(?<![\w$])PATH=", profile)) != len(literal):
             return None
@@ -395,7 +347,7 @@ class _Walk:
 
     # ------------------------------------------------------------------------------------------------------ Python
 
-    def _python(self, found: Located, words: list[str], context: _Context) -> int | None:
+    def _python(self, located: Located, words: list[str], context: Context) -> int | None:
         """Follow a Python with its arguments."""
         python = python_command.parse(words)
         if python.launcher:
@@ -410,7 +362,7 @@ class _Walk:
         value = context.environment.get("PYTHONPATH", "")
         path = None if isinstance(value, UnknownWord) else value.split(":")
         runs = Runs(
-            found.path, found.real, script, context.folder, [] if python.isolated else path, python.module,
+            located.path, located.real, script, context.folder, [] if python.isolated else path, python.module,
             self._at.place, context.environment, context.alone,
         )  # fmt: skip
         result = python_packages.find(runs, self._at.view, self._at.around)
@@ -418,8 +370,9 @@ class _Walk:
         if "PYTHONHOME" in context.environment:
             packages, missing = packages._replace(unclear="PYTHONHOME is set", extensions=()), []
         status = self._add(
-            found.real, words, context, script=script, packages=packages, missing=missing, unreadable=result.unreadable
-        )
+            located.real, words, context,
+            script=script, packages=packages, missing=missing, unreadable=result.unreadable,
+        )  # fmt: skip
         shown = posixpath.basename(script or "python")[:40]
         within = context._replace(via=(*context.via, shown), certain=False)
         for reason in result.unclear:
@@ -430,63 +383,51 @@ class _Walk:
 
     # -------------------------------------------------------------------------------------------------------- files
 
-    def _locate(self, name: str, context: _Context) -> Located | None:
-        """Return the file of a program. Raises Unsure."""
-        if context.path is None and "/" not in name:
+    def _located(self, name: str, folder: str | None, path: str | None, script: bool = False) -> Located | None:
+        """Return the file of a program, or of a script that a shell reads. Raises Unsure if it may be elsewhere."""
+        if path is None and "/" not in name and not script:
             raise Unsure
-        return self._looked_up(command.locate, name, self._place(context.folder, context.path))
-
-    def _looked_up(
-        self, look: Callable[[str, CommandSearch], Located | None], name: str, place: CommandSearch
-    ) -> Located | None:
-        """Return the result of ``look``. Raises Unsure if not even the image has the file."""
+        workdir = (self._at.view.resolve(folder) or folder) if folder else None
+        place = self._at.place._replace(path=path or "", workdir=workdir, programs=())
         try:
-            return look(name, place)
+            return command.there(name, place) if script else command.locate(name, place)
         except Unsure:  # the image may have it at a path that the site can hide with a bind
-            names = [name] if "/" in name else [f"{folder}/{name}" for folder in place.path.split(":")]
-            names += [f"./{name}"] if look is command.there else []
-            for path in (each if each.startswith("/") else f"{place.workdir}/{each}" for each in names):
-                if path.startswith(_OF_THE_NODE):
-                    continue
-                real = self._at.view.file(path) if path.startswith("/") else None
-                if real:
-                    return Located(path, real, command.PathInfo(command.FILE))
+            names = [name] if "/" in name else [f"{each}/{name}" for each in place.path.split(":")]
+            names += [f"./{name}"] if script else []
+            for candidate in (each if each.startswith("/") else f"{workdir}/{each}" for each in names):
+                real = self._at.view.file(candidate) if candidate.startswith("/") else None
+                if real and not candidate.startswith(_OF_THE_NODE):
+                    return Located(candidate, real, command.PathInfo(command.FILE))
             raise
-
-    def _place(self, folder: str | None, path: str | None) -> CommandSearch:
-        real = self._at.view.resolve(folder) if folder else None
-        return self._at.place._replace(path=path or "", workdir=real or folder, programs=())
 
     def _real(self, name: str, folder: str | None, path: str | None) -> str | None:
         try:
-            place = self._place(folder, path)
-            found = self._looked_up(command.there if "/" in name else command.locate, name, place)
+            located = self._located(name, folder, path or "", script="/" in name)
         except Unsure:
             return None
-        return None if found is None else found.real if "/" in name else found.path
+        return None if located is None else located.real if "/" in name else located.path
 
     def _content(self, name: str, folder: str | None, path: str | None) -> tuple[str, str]:
         """Return the path and text of a script. Raises NotReadable."""
-        place = self._place(folder, path)
         try:
-            found = self._looked_up(command.there, name, place)
-            if found is None and "/" not in name and path is not None:
-                found = self._looked_up(command.locate, name, place)
+            located = self._located(name, folder, path, script=True)
+            if located is None and "/" not in name and path is not None:
+                located = self._located(name, folder, path)
         except Unsure:
             raise NotReadable("it is in a folder that is only known on the site, or that the job makes") from None
-        if found is None:
+        if located is None:
             raise NotReadable("it is not in the image")
-        if self._at.view.facts_or_none(found.real) is not None:
+        if self._at.view.facts_or_none(located.real) is not None:
             raise NotReadable("it is not a script")
-        data = self._text(found.real)
+        data = self._at.view.content(located.real)
         if not data:
             raise NotReadable("its content is unknown")
         if len(data) > shell_syntax.MAX_SCRIPT:
             raise NotReadable(f"it has more than {shell_syntax.MAX_SCRIPT // 1024} KiB")
-        return found.path, data.decode("utf-8", "surrogateescape")
+        return located.path, data.decode("utf-8", "surrogateescape")
 
-    def _text(self, path: str) -> bytes:
-        return self._at.view.content(path)
+    def _text(self, path: str) -> str:
+        return self._at.view.content(path).decode("utf-8", "surrogateescape")
 
     def text_or_unknown(self, path: str) -> str:
         """Return the text of a file that a program reads as its input."""
@@ -499,22 +440,3 @@ class _Walk:
 def _shown(text: str) -> str:
     """Return a text with words from a script in a form fit for messages."""
     return printable(text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}...")
-
-
-def _plain(value: str) -> str | None:
-    return None if isinstance(value, UnknownWord) else value
-
-
-def _removed(inner: wrappers.Inner, name: str) -> set[Removed]:
-    """Return the variables that a wrapper removes."""
-    names = [each for each, value in inner.environment.items() if value is None]
-    return {Removed(each, True, f"{name} -u {each}") for each in names} | (
-        {Removed("*", True, f"{name} -i")} if inner.cleared else set()
-    )
-
-
-def _of_shell(seen: Seen, shown: str, context: _Context) -> _Context:
-    """Return the context in which a script's command starts."""
-    stdin = context.stdin if seen.stdin is None else seen.stdin
-    via, removed = (*context.via, f"{shown} line {seen.line}"), context.removed | seen.removed
-    return _Context(seen.environment, seen.path, seen.folder, via, seen.certain, stdin, removed, alone=False)

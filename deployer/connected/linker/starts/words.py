@@ -22,6 +22,11 @@ class UnknownWord(str):
         return made
 
 
+def known_or_none(value: object) -> str | None:
+    """Return a value if it is a known string, otherwise None."""
+    return value if isinstance(value, str) and not isinstance(value, UnknownWord) else None
+
+
 def known(words: Sequence[str]) -> bool:
     """Return whether all the words are known."""
     return not any(isinstance(word, UnknownWord) for word in words)

@@ -11,7 +11,7 @@ from deployer.connected.check.rules.case import Case
 from deployer.connected.linker import jobs, process
 from deployer.connected.linker.job_filesystem import Files
 from deployer.connected.linker.jobs import LinkedJob
-from deployer.connected.linker.process import Process
+from deployer.connected.linker.process import Overlay, Process
 from deployer.connected.linker.starts.removed import Removed
 from deployer.contract.bundle.job import Job
 from deployer.contract.elf.dynamic import Facts
@@ -251,7 +251,13 @@ def test_candidates_are_the_programs_that_call_mpi() -> None:
         "/usr/bin/static": lib()._replace(linked=SYMBOLS),
         "/usr/bin/ompi_info": program("libmpi.so.40", "libopen-pal.so.40"),
     }
-    assert process.callers(index(files), []) == [BAD, "/usr/bin/fortran", GOOD, "/usr/bin/lmp", "/usr/bin/static"]
+    assert process.callers([Overlay("", index(files))]) == [
+        BAD,
+        "/usr/bin/fortran",
+        GOOD,
+        "/usr/bin/lmp",
+        "/usr/bin/static",
+    ]
     found = linked("env", "mpirun", "good", files={**files, "/usr/bin/mpirun": SMALL, "/usr/bin/env": SMALL})
     assert found.unclear
     names = {each.name for each in found.candidates}

@@ -29,30 +29,24 @@ class SpawnCall(NamedTuple):
 
 def spawns(text: str) -> list[SpawnCall]:
     """Return the calls that start more ranks in a script that uses ``mpi4py``, certain ones first."""
-    tree = _parsed(text) if "mpi4py" in text else None
-    if tree is None:
-        return []
+    tree = _parsed(text if "mpi4py" in text else "")
     certain = {id(node) for statement in _reached(tree) for node in ast.walk(statement)}
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    found = [
-        SpawnCall(node.lineno, name, id(node) in certain)
-        for node in calls
-        for name in [ast.unparse(node.func).rpartition(".")[2]]
-        if name == _POOL or (name in _SPAWN and isinstance(node.func, ast.Attribute))
-    ]
-    return sorted(found, key=lambda each: (not each.certain, each.line))
+    calls = []
+    for node in ast.walk(tree):
+        name = ast.unparse(node.func).rpartition(".")[2] if isinstance(node, ast.Call) else ""
+        if isinstance(node, ast.Call) and (name == _POOL or (name in _SPAWN and isinstance(node.func, ast.Attribute))):
+            calls.append(SpawnCall(node.lineno, name, id(node) in certain))
+    return sorted(calls, key=lambda call: (not call.certain, call.line))
 
 
 def removed(text: str) -> frozenset[Removed]:
     """Return the variables that a script may remove from its environment before it starts MPI."""
-    tree = _parsed(text) if "env" in text else None
-    if tree is None:
-        return frozenset()
+    tree = _parsed(text if "env" in text else "")
     starts = [node.lineno for node in tree.body if "mpi4py import MPI" in ast.unparse(node)]
     nodes = [node for node in ast.walk(tree) if isinstance(node, (ast.expr, ast.stmt))]
     before = [node for node in nodes if node.lineno < min(starts, default=MAX_TEXT)]
-    found = [(node, name) for node in before for name in _removed(node)]
-    return frozenset(Removed(name, False, f"line {node.lineno}: {ast.unparse(node)}") for node, name in found)
+    removals = [(node, name) for node in before for name in _removed(node)]
+    return frozenset(Removed(name, False, f"line {node.lineno}: {ast.unparse(node)}") for node, name in removals)
 
 
 def _removed(node: ast.AST) -> Iterator[str]:
@@ -74,11 +68,12 @@ def _name(node: ast.expr | None) -> str:
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else "*"
 
 
-def _parsed(text: str) -> ast.Module | None:
+def _parsed(text: str) -> ast.Module:
+    """Return a script's syntax tree; empty if it is too long or cannot be parsed."""
     try:
-        return ast.parse(text.removeprefix(_COMMAND)) if len(text) <= MAX_TEXT else None
+        return ast.parse(text.removeprefix(_COMMAND) if len(text) <= MAX_TEXT else "")
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
+        return ast.Module([], [])
 
 
 def _reached(tree: ast.Module) -> Iterator[ast.AST]:

@@ -60,26 +60,21 @@ def parse(words: Sequence[str]) -> PythonCommand:
                 return _option(match[2], rest, isolated)
         elif not re.fullmatch(r"-[WX].+", word):
             return PythonCommand("")
-    if not rest or isinstance(rest[0], UnknownWord):
-        return PythonCommand("" if rest else None)
-    name = posixpath.basename(rest[0])
-    if name in _TORCHRUN:
-        return _torchrun(name, rest[1:], isolated)
-    return PythonCommand("", name) if name in _UNCLEAR else PythonCommand(rest[0], isolated=isolated)
+    return _option("", rest, isolated) if rest else PythonCommand(None)
 
 
 def _option(letter: str, rest: list[str], isolated: bool) -> PythonCommand:
-    """Return what runs after ``-c`` or ``-m``."""
+    """Return what runs after ``-c`` or ``-m``, or without these options."""
     if not rest or isinstance(rest[0], UnknownWord):
         return PythonCommand("")
-    name = rest[0]
-    if letter == "m" and name in _TORCHRUN:
+    name = rest[0] if letter else posixpath.basename(rest[0])
+    if letter != "c" and name in _TORCHRUN:
         return _torchrun(name, rest[1:], isolated)
     if letter == "m" and name == "mpi4py":
         return _mpi4py(rest[1:], isolated)
-    if letter == "m" and name in _UNCLEAR:
+    if letter != "c" and name in _UNCLEAR:
         return PythonCommand("", name)
-    return PythonCommand(f"-{letter} {name}", isolated=isolated)
+    return PythonCommand(f"-{letter} {name}" if letter else rest[0], isolated=isolated)
 
 
 def _mpi4py(rest: list[str], isolated: bool) -> PythonCommand:

@@ -80,79 +80,58 @@ def of_text(text: bytes, main: bool, executable: str) -> ModuleImports | None:
     surely = set(map(id, certain))
     nodes = list(ast.walk(tree))
     imports = [node for node in nodes if isinstance(node, (ast.Import, ast.ImportFrom))]
-    commands: list[tuple[str, ...]] = []
-    unclear: list[str] = []
-    named: list[tuple[str, int]] = []
-    imported = {alias.asname or alias.name for node in imports for alias in node.names}
+    calls = _Calls(executable, {alias.asname or alias.name for node in imports for alias in node.names})
     for node in nodes:
         if isinstance(node, ast.Call):
-            _called(node, imported, executable, commands, unclear, named)
+            calls.add(node)
     required: dict[str, Required] = {}
     for node, sure, until in reached:
-        for name in _modules(node) if sure else ():
+        for name in _names(node, inner=False) if sure else ():
             required.setdefault(name, Required(node.lineno, until))
     possible: dict[str, int] = {}
-    for name, line in [*((name, n.lineno) for n in imports if id(n) not in surely for name in _names(n)), *named]:
+    in_statements = [(name, node.lineno) for node in imports if id(node) not in surely for name in _names(node)]
+    for name, line in [*in_statements, *calls.modules]:
         possible[name] = min(line, possible.get(name, line))
     return ModuleImports(
-        [name for node in certain for name in _names(node)],
-        possible,
-        [each for node in imports if isinstance(node, ast.ImportFrom) and node.level for each in _relative(node)],
-        [entry for node in nodes if isinstance(node, ast.Call) for entry in _entries(node)],
-        commands,
-        list(dict.fromkeys(unclear)),
-        _changes_path(nodes, imports),
-        required,
-        [name for node, sure, _ in reached if sure for name in _names(node)],
+        certain=[name for node in certain for name in _names(node)],
+        possible=possible,
+        relative=[name for node in imports for name in _relative(node)],
+        entries=calls.entries,
+        commands=calls.commands,
+        unclear=list(dict.fromkeys(calls.unclear)),
+        changes_path=_changes_path(nodes, imports),
+        required=required,
+        loaded=[name for node, sure, _ in reached if sure for name in _names(node)],
     )
-
-
-def _entries(node: ast.Call) -> Iterator[tuple[str, ...]]:
-    """Yield the entry point that a call loads, as setuptools scripts do: DISTRIBUTION==VERSION, group, name."""
-    if _name(node.func).rpartition(".")[2] == "load_entry_point":
-        words = [_constant(word) for word in node.args]
-        if len(words) == _WORDS_OF_ENTRY and all(words):
-            yield tuple(word for word in words if word)
 
 
 def _changes_path(nodes: Sequence[ast.AST], imports: Sequence[ast.Import | ast.ImportFrom]) -> bool:
     """Return whether a source text uses names that affect where and how modules are found."""
     aliases = {alias.asname or alias.name for node in imports for alias in node.names if alias.name == "sys"}
-    parts = {alias.name for node in imports if isinstance(node, ast.ImportFrom) for alias in node.names}
-    if not parts.isdisjoint((*_IMPORT_SYSTEM, "modules")) or any(
-        isinstance(node, ast.ImportFrom) and node.module == "sys" and any(alias.name == "path" for alias in node.names)
-        for node in imports
-    ):
+    taken = [(node.module, alias.name) for node in imports if isinstance(node, ast.ImportFrom) for alias in node.names]
+    if ("sys", "path") in taken or any(name in (*_IMPORT_SYSTEM, "modules") for _, name in taken):
         return True
-    return any(
-        isinstance(node, ast.Attribute)
-        and (
-            node.attr in _IMPORT_SYSTEM
-            or (node.attr in ("path", "modules") and isinstance(node.value, ast.Name) and node.value.id in aliases)
-        )
-        for node in nodes
-    )
+    attributes = [(node.attr, node.value) for node in nodes if isinstance(node, ast.Attribute)]
+    of_sys = {name for name, value in attributes if isinstance(value, ast.Name) and value.id in aliases}
+    return not of_sys.isdisjoint(("path", "modules")) or any(name in _IMPORT_SYSTEM for name, _ in attributes)
 
 
-def _modules(node: ast.Import | ast.ImportFrom) -> list[str]:
-    """Return the modules that an import statement names, without the names that it imports from them."""
-    if isinstance(node, ast.Import):
-        return [alias.name for alias in node.names]
-    return [node.module] if node.module and not node.level else []
-
-
-def _names(node: ast.Import | ast.ImportFrom) -> list[str]:
+def _names(node: ast.Import | ast.ImportFrom, inner: bool = True) -> list[str]:
+    """Return the modules that an import statement names; with ``inner``, the names that it imports from them too."""
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
     if node.level or not node.module:
         return []
-    return [node.module, *(f"{node.module}.{alias.name}" for alias in node.names if alias.name != "*")]
+    inside = [f"{node.module}.{alias.name}" for alias in node.names if alias.name != "*"]
+    return [node.module, *(inside if inner else ())]
 
 
-def _relative(node: ast.ImportFrom) -> list[tuple[int, str]]:
-    if node.module:
-        return [(node.level, node.module), *((node.level, f"{node.module}.{alias.name}") for alias in node.names)]
-    return [(node.level, alias.name) for alias in node.names]
+def _relative(node: ast.Import | ast.ImportFrom) -> list[tuple[int, str]]:
+    if isinstance(node, ast.Import) or not node.level:
+        return []
+    above = f"{node.module}." if node.module else ""
+    names = [node.module or "", *(above + alias.name for alias in node.names)]
+    return [(node.level, name) for name in names if name]
 
 
 def _reached(tree: ast.Module, main: bool) -> Iterator[tuple[ast.Import | ast.ImportFrom, bool, int]]:
@@ -175,7 +154,7 @@ def _reached(tree: ast.Module, main: bool) -> Iterator[tuple[ast.Import | ast.Im
             yield node, sure and not guarded, until or node.lineno
         elif isinstance(node, (ast.With, ast.ClassDef)):
             todo += [(inner, True, until) for inner in node.body[::-1]]
-        elif isinstance(node, ast.If) and main and _is_main(node.test):
+        elif isinstance(node, ast.If) and main and ast.unparse(node.test) == "__name__ == '__main__'":
             todo += [(inner, guarded, until) for inner in node.body[::-1]]
         elif isinstance(node, (ast.Expr, ast.Assign, ast.AnnAssign, ast.Return, ast.Raise)):
             names = [name for name in _calls(node) if name in functions and name not in called]
@@ -231,17 +210,6 @@ def _calls(node: ast.AST) -> list[str]:
     return found
 
 
-def _is_main(test: ast.expr) -> bool:
-    return (
-        isinstance(test, ast.Compare)
-        and isinstance(test.left, ast.Name)
-        and test.left.id == "__name__"
-        and isinstance(test.ops[0], ast.Eq)
-        and isinstance(test.comparators[0], ast.Constant)
-        and test.comparators[0].value == "__main__"
-    )
-
-
 def _name(node: ast.expr) -> str:
     """Return a dotted name; empty for any other expression."""
     parts: list[str] = []
@@ -253,48 +221,57 @@ def _name(node: ast.expr) -> str:
     return ".".join([node.id, *parts[::-1]])
 
 
-def _called(
-    node: ast.Call, imported: set[str], executable: str,
-    commands: list[tuple[str, ...]], unclear: list[str], named: list[tuple[str, int]],
-) -> None:  # fmt: skip
-    """Add the programs and modules that a call starts or imports through a name in a string."""
-    name = _name(node.func)
-    first = node.args[0] if node.args else None
-    last = name.rpartition(".")[2] or (node.func.attr if isinstance(node.func, ast.Attribute) else "")
-    module = name.rpartition(".")[0]
-    if last in ("import_module", "__import__"):
-        if isinstance(first, ast.Constant) and isinstance(first.value, str):
-            named.append((first.value, node.lineno))
+class _Calls:
+    """Collects what the calls in a source text start, and import through a name in a string."""
+
+    def __init__(self, executable: str, imported: set[str]) -> None:
+        self._executable = executable
+        self._imported = imported
+        self.commands: list[tuple[str, ...]] = []
+        self.unclear: list[str] = []
+        self.modules: list[tuple[str, int]] = []
+        self.entries: list[tuple[str, ...]] = []
+
+    def add(self, node: ast.Call) -> None:
+        """Add a call."""
+        name = _name(node.func)
+        first = node.args[0] if node.args else None
+        module, _, last = name.rpartition(".")
+        last = last or (node.func.attr if isinstance(node.func, ast.Attribute) else "")
+        is_of = {known: module == known or (not module and name in self._imported) for known in ("os", "subprocess")}
+        if last in ("import_module", "__import__"):
+            if isinstance(first, ast.Constant) and isinstance(first.value, str):
+                self.modules.append((first.value, node.lineno))
+            else:
+                self.unclear.append(f"line {node.lineno} imports a module by a name that is only known when it runs")
+        elif name == "exec" or last in ("run_path", "run_module"):
+            self.unclear.append(f"line {node.lineno} runs Python that is only known when it runs")
+        elif is_of["subprocess"] and last in _RUNS:
+            self._start(node, first, any(word.arg == "shell" for word in node.keywords))
+        elif is_of["os"] and _OS.match(last):
+            self._start(node, first, last in ("system", "popen"))
+        elif last in ("Spawn", "Spawn_multiple") or name == "pexpect.spawn":
+            self.unclear.append(f"line {node.lineno} starts programs")
+        elif last in ("CDLL", "PyDLL", "LoadLibrary", "dlopen"):
+            value = first.value if isinstance(first, ast.Constant) else ""
+            if value is not None and not (isinstance(value, str) and _LIBC.match(value)):
+                self.unclear.append(f"line {node.lineno} loads a library by its name")
+        elif name and last == "load_entry_point":  # in scripts of setuptools: DISTRIBUTION==VERSION, group, name
+            words = [word for word in map(_constant, node.args) if word]
+            if len(words) == len(node.args) == _WORDS_OF_ENTRY:
+                self.entries.append(tuple(words))
+
+    def _start(self, node: ast.Call, first: ast.expr | None, shell: bool) -> None:
+        if isinstance(first, (ast.List, ast.Tuple)) and not shell:
+            words = [self._executable if _name(word) == "sys.executable" else _constant(word) for word in first.elts]
+            if words and None not in words:
+                self.commands.append(tuple(word for word in words if word is not None))
+                return
+        text = _constant(first) if first is not None else None
+        if text is not None and shell:
+            self.commands.append(("sh", "-c", text))
         else:
-            unclear.append(f"line {node.lineno} imports a module by a name that is only known when it runs")
-    elif (name == "exec") or last in ("run_path", "run_module"):
-        unclear.append(f"line {node.lineno} runs Python that is only known when it runs")
-    elif (module == "subprocess" or (not module and name in imported)) and last in _RUNS and module != "os":
-        _started(node, first, any(word.arg == "shell" for word in node.keywords), executable, commands, unclear)
-    elif (module == "os" or (not module and name in imported)) and _OS.match(last):
-        _started(node, first, last in ("system", "popen"), executable, commands, unclear)
-    elif last in ("Spawn", "Spawn_multiple") or name == "pexpect.spawn":
-        unclear.append(f"line {node.lineno} starts programs")
-    elif last in ("CDLL", "PyDLL", "LoadLibrary", "dlopen"):
-        value = first.value if isinstance(first, ast.Constant) else ""
-        if value is not None and not (isinstance(value, str) and _LIBC.match(value)):
-            unclear.append(f"line {node.lineno} loads a library by its name")
-
-
-def _started(
-    node: ast.Call, first: ast.expr | None, shell: bool, executable: str,
-    commands: list[tuple[str, ...]], unclear: list[str],
-) -> None:  # fmt: skip
-    if isinstance(first, (ast.List, ast.Tuple)) and not shell:
-        words = [executable if _name(word) == "sys.executable" else _constant(word) for word in first.elts]
-        if words and all(word is not None for word in words):
-            commands.append(tuple(word for word in words if word is not None))
-            return
-    text = _constant(first) if first is not None else None
-    if text is not None and shell:
-        commands.append(("sh", "-c", text))
-    else:
-        unclear.append(f"line {node.lineno} starts programs that are only known when it runs")
+            self.unclear.append(f"line {node.lineno} starts programs that are only known when it runs")
 
 
 def _constant(node: ast.expr) -> str | None:

@@ -92,7 +92,13 @@ class Around(NamedTuple):
 
 def find(runs: Runs, view: JobFilesystem, around: Around) -> Found:
     """Return the packages that a program imports."""
-    return _Search(runs, view, around).found()
+    search = _Search(runs, view, around)
+    search.follow()
+    extensions, lacking = search.extensions()
+    missing = [*search.judged(), *lacking]
+    certain, possible = frozenset(search.certain), frozenset(search.possible.keys() - search.certain.keys())
+    packages = Packages(certain, possible, "; ".join(search.unclear), extensions)
+    return Found(packages, search.commands, list(search.starts), missing, search.unreadable)
 
 
 class _Search:
@@ -101,11 +107,11 @@ class _Search:
         self._runs = runs
         self._view = view
         self._data = around.packages
-        self._unclear: dict[str, None] = {}
-        self._starts: dict[str, None] = {}
-        self._commands: list[tuple[str, ...]] = []
-        self._certain: dict[str, None] = {}
-        self._possible: dict[str, None] = {}
+        self.unclear: dict[str, None] = {}
+        self.starts: dict[str, None] = {}
+        self.commands: list[tuple[str, ...]] = []
+        self.certain: dict[str, None] = {}
+        self.possible: dict[str, None] = {}
         self._done: set[tuple[str, bool]] = set()
         self._bytes = 0
         self._search = python_path.of_python(runs, view)
@@ -113,20 +119,27 @@ class _Search:
         self._changed = False
         self._sure = True  # whether the code being read always runs
         self._missing: list[tuple[MissingModule, Sequence[str]]] = []  # with the packages imported before it
-        self._unreadable: list[Unreadable] = []
+        self.unreadable: list[Unreadable] = []
         self._loaded: list[str] = []
         self._listed: dict[str, list[str]] = {}
 
-    def found(self) -> Found:
-        """Return the result."""
+    def follow(self) -> None:
+        """Follow all imports: of Python itself, of .pth files and a launcher, of the script, and of packages."""
         script = self._runs.script
         if self._runs.path is None:
-            self._unclear["PYTHONPATH is only known when it runs"] = None
-        self._start()
+            self.unclear["PYTHONPATH is only known when it runs"] = None
+        self._sure = False
+        library = [path for name in _AT_START for folder in self._search.library for path in self._at(folder, [name])]
+        for path in library:
+            self._file(path, True, False)
+        for name in (*_AT_START, *self._search.modules, self._runs.module):
+            if name:
+                self._import(name, True)
+        self._sure = True
         if script is None:
-            self._unclear["an interactive Python"] = None
+            self.unclear["an interactive Python"] = None
         elif script == "":
-            self._unclear["the words of the Python are not understood"] = None
+            self.unclear["the words of the Python are not understood"] = None
         elif script.startswith("-c "):
             # Python searches the current working folder.
             self._changed = self._changed or "chdir" in script
@@ -136,13 +149,8 @@ class _Search:
         else:
             self._script(script)
         self._close()
-        extensions, inner = self._extensions()
-        missing = [*self._judged(), *inner]
-        possible, unclear = frozenset(self._possible.keys() - self._certain.keys()), "; ".join(self._unclear)
-        packages = Packages(frozenset(self._certain), possible, unclear, extensions)
-        return Found(packages, self._commands, list(self._starts), missing, self._unreadable)
 
-    def _extensions(self) -> tuple[Sequence[str], list[MissingModule]]:
+    def extensions(self) -> tuple[Sequence[str], list[MissingModule]]:
         """Return the extension modules that are certainly loaded, and the modules that packages lack.
 
         Both are empty if modules may be elsewhere.
@@ -150,23 +158,13 @@ class _Search:
         known = self._around.extensions
         if known is None or self._changed or self._search.unknown or not self._search.minor:
             return (), []
-        found, absent = known.loaded(self._loaded, ImportPath(self._path, f"3{self._search.minor}"))
+        loaded, absent = known.loaded(self._loaded, ImportPath(self._path, f"3{self._search.minor}"))
         doubt = "the package that imports it may do without"
-        gone = [each for each in absent if not (self._in_library(each) or self._exists_anywhere(each))]
-        gone = [each for each in gone if not self._around.elsewhere(each)]
-        return found, [MissingModule(each, absent[each], doubt=doubt) for each in gone]
-
-    def _start(self) -> None:
-        """Follow the imports before the script: by Python itself, by .pth files, by a launcher."""
-        self._sure = False
-        for name in _AT_START:
-            for folder in self._search.library:
-                for path in self._at(folder, [name], True):
-                    self._file(path, True, False)
-        for name in (*_AT_START, *self._search.modules, self._runs.module):
-            if name:
-                self._import(name, True)
-        self._sure = True
+        return loaded, [
+            MissingModule(name, place, doubt=doubt)
+            for name, place in absent.items()
+            if not (self._in_library(name) or self._exists_anywhere(name) or self._around.elsewhere(name))
+        ]
 
     # ------------------------------------------------------------------------------------------------------- modules
 
@@ -174,29 +172,29 @@ class _Search:
         path = script
         if not script.startswith("/"):
             if self._runs.folder is None:
-                self._unclear[f"{script} is in a folder that is only known when it runs"] = None
+                self.unclear[f"{script} is in a folder that is only known when it runs"] = None
                 return
             path = f"{self._runs.folder}/{script}"
         real = self._view.file(path) or self._view.file(f"{path}/__main__.py")
         data = self._view.content(real) if real else b""
         if not real or not data:
-            self._unclear[f"{script} cannot be read"] = None
+            self.unclear[f"{script} cannot be read"] = None
             return
         self._path.insert(0, posixpath.dirname(real))
         self._text(data, posixpath.basename(script), posixpath.dirname(real), True, True)
 
     def _module(self, name: str) -> None:
-        if not self._import(name, True) and not self._in_library(name.partition(".")[0]):
-            if self._exists_anywhere(name.partition(".")[0]):
-                self._unclear[f"there is no module {name}"] = None
+        top = name.partition(".")[0]
+        if not self._import(name, True) and not self._in_library(top):
+            if self._exists_anywhere(top):
+                self.unclear[f"there is no module {name}"] = None
             else:
-                before = [*self._certain, *self._possible]
-                self._missing.append((MissingModule(name.partition(".")[0], f"-m {name}"), before))
+                self._missing.append((MissingModule(top, f"-m {name}"), [*self.certain, *self.possible]))
         self._loaded.append(name)
-        for path in self._files(f"{name}.__main__"):
-            self._file(path, True, True)
-        for path in self._files(name):
-            self._file(path, True, True)
+        for file in (f"{name}.__main__", name):
+            paths = (list(self._at(folder, file.split("."), False)) for folder in self._path)
+            for path in next(filter(None, paths), []):
+                self._file(path, True, True)
 
     def _import(self, name: str, certain: bool) -> bool:
         """Follow the import of a dotted name; return whether such a module exists."""
@@ -206,7 +204,7 @@ class _Search:
             top = f"{folder}/{parts[0]}"
             if PACKAGED.match(f"{top}/") or top in self._data:
                 if self._exists(top):
-                    (self._certain if certain else self._possible)[top] = None
+                    (self.certain if certain else self.possible)[top] = None
                     return True
                 continue
             paths = [path for count in range(1, len(parts) + 1) for path in self._at(folder, parts[:count], certain)]
@@ -228,14 +226,7 @@ class _Search:
             self._listed[folder] = self._view.names(folder)
         return self._listed[folder]
 
-    def _files(self, name: str) -> list[str]:
-        for folder in self._path:
-            found = list(self._at(folder, name.split("."), False))
-            if found:
-                return found
-        return []
-
-    def _at(self, folder: str, parts: Sequence[str], certain: bool) -> Iterator[str]:
+    def _at(self, folder: str, parts: Sequence[str], certain: bool = True) -> Iterator[str]:
         """Yield the file of a module below a folder, if it exists; extension modules are added."""
         path = "/".join([folder, *parts])
         for candidate in (f"{path}/__init__.py", f"{path}.py"):
@@ -244,7 +235,7 @@ class _Search:
                 return
         for name in self._names(posixpath.dirname(path)):
             if name.startswith(parts[-1] + ".") and name.endswith(".so"):
-                (self._certain if certain else self._possible)[f"{posixpath.dirname(path)}/{name}"] = None
+                (self.certain if certain else self.possible)[f"{posixpath.dirname(path)}/{name}"] = None
 
     def _file(self, path: str, certain: bool, main: bool) -> None:
         if (path, certain) in self._done or PACKAGED.match(path):
@@ -256,33 +247,36 @@ class _Search:
         """Follow the imports of a source text."""
         self._bytes += len(data)
         if self._bytes > _MAX_BYTES or len(self._done) > _MAX_FILES:
-            self._unclear["it imports too many files to read"] = None
+            self.unclear["it imports too many files to read"] = None
             return
-        found = self._read(data, shown, main)
-        if found is None:
+        imports = self._read(data, shown, main)
+        if imports is None:
             return
-        self._unclear |= dict.fromkeys(f"{shown}: {reason}" for reason in found.unclear if "starts" not in reason)
-        self._starts |= dict.fromkeys(f"{shown}: {reason}" for reason in found.unclear if "starts" in reason)
-        self._commands += found.commands
-        self._changed = self._changed or found.changes_path
+        for reason in imports.unclear:
+            (self.starts if "starts" in reason else self.unclear)[f"{shown}: {reason}"] = None
+        self.commands += imports.commands
+        self._changed = self._changed or imports.changes_path
         sure = self._sure
-        self._loaded += found.loaded if sure else ()
+        self._loaded += imports.loaded if sure else ()
         self._sure = False
-        self._relative(found, folder, certain)
-        possible = sorted(found.possible, key=found.possible.__getitem__, reverse=True)
-        for name in found.certain:
-            required = found.required.get(name)
-            while required and possible and found.possible[possible[-1]] <= required.until:
+        for dots, name in imports.relative if folder else ():
+            top = "/".join(folder.split("/")[: 1 - dots or None])
+            for path in self._at(top, name.split("."), certain) if top else ():
+                self._file(path, certain, False)
+        possible = sorted(imports.possible, key=imports.possible.__getitem__, reverse=True)
+        for name in imports.certain:
+            required = imports.required.get(name)
+            while required and possible and imports.possible[possible[-1]] <= required.until:
                 self._named(possible.pop(), False, shown)
             self._sure = sure and required is not None
             self._named(name, certain, shown, required)
             self._sure = False
         for name in possible:
             self._named(name, False, shown)
-        for spec, group, entry in found.entries:
+        for spec, group, entry in imports.entries:
             module = self._entry_point(spec.partition("==")[0], group, entry)
             if module is None:
-                self._unclear[f"{shown}: it starts {entry} of {spec}, which is not found"] = None
+                self.unclear[f"{shown}: it starts {entry} of {spec}, which is not found"] = None
             else:
                 self._named(module, certain, shown)
         self._sure = sure
@@ -291,26 +285,26 @@ class _Search:
         """Return the imports of a source text; None if it cannot be read."""
         minor = self._search.minor
         try:
-            found = python_imports.of_text(data, main, self._runs.python)
-            error = python_syntax.newer(data, minor) if found and self._sure else None
+            imports = python_imports.of_text(data, main, self._runs.python)
+            error = python_syntax.newer(data, minor) if imports and self._sure else None
         except SyntaxError as refusal:
-            found, error = None, refusal if self._sure and python_syntax.refused(data, refusal, minor) else None
+            imports, error = None, refusal if self._sure and python_syntax.refused(data, refusal, minor) else None
         if error:
-            self._unreadable.append(Unreadable(f"{shown}:{error.lineno or 1}", error.msg))
+            self.unreadable.append(Unreadable(f"{shown}:{error.lineno or 1}", error.msg))
             return None
-        if found is None:
-            self._unclear[f"{shown} cannot be read as Python"] = None
-        return found
+        if imports is None:
+            self.unclear[f"{shown} cannot be read as Python"] = None
+        return imports
 
     def _named(self, name: str, certain: bool, shown: str, required: Required | None = None) -> None:
         top, sure = name.partition(".")[0], self._sure
-        before = [*self._certain, *self._possible]
+        before = [*self.certain, *self.possible]
         if self._import(name, certain) or self._in_library(top):
             return
         if sure and required and not self._exists_anywhere(top):
             self._missing.append((MissingModule(top, f"{shown}:{required.line}"), before))
         elif self._changed:
-            self._unclear[f"{shown} changes sys.path, and {top} may be anywhere"] = None
+            self.unclear[f"{shown} changes sys.path, and {top} may be anywhere"] = None
 
     def _entry_point(self, distribution: str, group: str, entry: str) -> str | None:
         """Return the module of an installed distribution's entry point; None if it is not found."""
@@ -335,38 +329,36 @@ class _Search:
             return any(self._exists_anywhere(name) for name in ("setuptools", "_distutils_hack"))
         return not library and top in sys.stdlib_module_names
 
-    def _judged(self) -> list[MissingModule]:
+    def judged(self) -> list[MissingModule]:
         """Return the missing modules, each with the reason why Python may find it nevertheless."""
-        found = []
-        for each, before in self._missing:
-            where = self._around.elsewhere(each.name)
-            built = [f"an earlier step may make it from {where}"] if self._may_be_built(where) else []
+        judged: dict[MissingModule, None] = {}
+        for missing, before in self._missing:
+            where = self._around.elsewhere(missing.name)
+            # Only app/ is writable for an earlier step.
+            may_be_built = not self._runs.alone and where.startswith(f"{APP}/") and not where.endswith(_MODULE_FILES)
+            built = [f"an earlier step may make it from {where}"] if may_be_built else []
             changed = ["sys.path is changed"] if self._changed else []
             reasons = [*self._search.unknown, *built, *self._changes("hooks", before), *changed]
             # Code that Python loads at startup adds only the packages that setuptools vendors to the path.
             others = [path for path in before if "/setuptools/" in where or not path.endswith("/_distutils_hack")]
             reasons += [*self._search.doubts, *self._changes("path", others)] if where else []
             if reasons:
-                self._unclear[f"{each.place} imports {each.name}, which may be anywhere: {reasons[0]}"] = None
+                self.unclear[f"{missing.place} imports {missing.name}, which may be anywhere: {reasons[0]}"] = None
             if not reasons or not (built or self._is_module(where)):
-                found.append(each._replace(elsewhere=where, doubt=reasons[0] if reasons else ""))
-        return list(dict.fromkeys(found))
+                judged[missing._replace(elsewhere=where, doubt=reasons[0] if reasons else "")] = None
+        return list(judged)
 
     def _changes(self, kind: str, before: Sequence[str]) -> list[str]:
         """Return messages on packages in ``before``, or their imports, that change where or how modules are found."""
         what = {"hooks": "changes how modules are found", "path": "changes sys.path"}[kind]
         known = import_hooks.HARMLESS if kind == "hooks" else {}
-        reached = dict.fromkeys(before)
-        for name in self._data.get("", _NOTHING).possible if reached else ():
-            reached |= dict.fromkeys(self._tops(name))
+        reached = dict.fromkeys(["", *before] if before else [])  # "": all plugins
         for path in _growing(reached):
             for name in self._data.get(path, _NOTHING).possible:
-                reached |= dict.fromkeys(self._tops(name))
+                packages = (f"{folder}/{name}" for folder in self._path)
+                reached |= dict.fromkeys([package for package in packages if package in self._data][:1])
         named = [posixpath.basename(path) for path in reached if kind in self._data.get(path, _NOTHING).changes]
         return [f"{name} {what}" for name in named if name not in known]
-
-    def _tops(self, name: str) -> list[str]:
-        return [path for path in (f"{folder}/{name}" for folder in self._path) if path in self._data][:1]
 
     def _is_module(self, path: str) -> bool:
         """Return whether a path with a module's name may be one: a file, a folder with such files, or an archive."""
@@ -374,35 +366,20 @@ class _Search:
         names = self._names(path) if is_folder else [path]
         return any(name.endswith((*_MODULE_FILES, *ARCHIVES)) for name in names)
 
-    def _may_be_built(self, source: str) -> bool:
-        """Return whether an earlier step of the job may build a module from a file: only app/ is writable."""
-        return not self._runs.alone and source.startswith(f"{APP}/") and not source.endswith(_MODULE_FILES)
-
-    def _relative(self, found: ModuleImports, folder: str, certain: bool) -> None:
-        for dots, name in found.relative:
-            top = "/".join(folder.split("/")[: 1 - dots or None]) if folder else ""
-            for path in self._at(top, name.split("."), certain) if top else ():
-                self._file(path, certain, False)
-
     # ------------------------------------------------------------------------------------------------------ packages
 
     def _close(self) -> None:
         """Add the transitive imports of the packages."""
-        for path in _growing(self._certain):
+        for path in _growing(self.certain):
             for name in self._data.get(path, _NOTHING).certain:
                 self._import(name, True)
-        for name in self._data.get("", _NOTHING).possible if self._certain else ():
+        for name in self._data.get("", _NOTHING).possible if self.certain else ():
             self._import(name, False)
-        for path in _growing(self._certain):
-            self._perhaps(path)
-        for path in _growing(self._possible):
-            self._perhaps(path)
-
-    def _perhaps(self, path: str) -> None:
-        for name in self._data.get(path, _NOTHING).possible:
-            self._import(name, False)
-        if any(each.startswith(path) for each in self._around.calling):
-            self._import(_FROM_C, False)
+        for path in (path for paths in (self.certain, self.possible) for path in _growing(paths)):
+            for name in self._data.get(path, _NOTHING).possible:
+                self._import(name, False)
+            if any(each.startswith(path) for each in self._around.calling):
+                self._import(_FROM_C, False)
 
 
 def _growing(paths: Mapping[str, None]) -> Iterator[str]:

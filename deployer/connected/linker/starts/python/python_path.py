@@ -105,16 +105,17 @@ class _Places:
         library = self._installed_for()
         if not library:
             self._unknown[f"the library of {self._runs.real} was not found"] = None
-        modules = list(self._of_pth())
-        return SearchPath(
-            self._folders, library, modules, list(self._doubts), list(self._unknown), self._minor(library)
-        )
-
-    def _minor(self, library: Sequence[str]) -> int:
-        """Return the number after "3." in the Python's version, from its own or its library's name; 0: unknown."""
+        modules = [
+            module
+            for folder in list(self._folders)
+            for name in self._view.names(folder)
+            if name.endswith(".pth")
+            for module in self._of_pth(f"{folder}/{name}", folder, name)
+        ]
         name = posixpath.basename(self._runs.real)
-        names = [posixpath.basename(each) for each in library] if name in ("python", "python3") else [name]
-        return next((int(match[1].partition(".")[2]) for match in map(_VERSION.match, names) if match), 0)
+        names = map(posixpath.basename, library) if name in ("python", "python3") else [name]
+        minor = next((int(match[1].partition(".")[2]) for match in map(_VERSION.match, names) if match), 0)
+        return SearchPath(self._folders, library, modules, list(self._doubts), list(self._unknown), minor)
 
     def _working_folder(self) -> None:
         folder = self._runs.folder
@@ -125,10 +126,8 @@ class _Places:
 
     def _is_certain(self, path: str) -> bool:
         """Return whether everything below a path is known here."""
-        overlay = any(path.startswith(f"{folder}/") for folder in (VARIANT, WHEELS))
-        if overlay and self._view.resolve(path):
-            return True
-        return self._runs.place is None or command.is_certain(path, self._runs.place)
+        is_overlay = path.startswith((f"{VARIANT}/", f"{WHEELS}/")) and self._view.resolve(path)
+        return bool(is_overlay) or self._runs.place is None or command.is_certain(path, self._runs.place)
 
     def _add(self, path: str, source: str) -> None:
         """Add a folder from PYTHONPATH or a .pth file, if it can be searched here."""
@@ -139,10 +138,9 @@ class _Places:
         elif not self._is_certain(path):
             self._unknown[f"{path} of {source} is only known on the site, or the job makes it"] = None
         else:
-            real = self._view.resolve(path)
             if self._view.file(path):
                 self._unknown[f"{path} of {source} is an archive"] = None
-            self._folders.append(real or path)
+            self._folders.append(self._view.resolve(path) or path)
 
     def _installed_for(self) -> list[str]:
         """Add the folders of packages, and return the folders of the library."""
@@ -164,12 +162,11 @@ class _Places:
         """Yield the folders ``lib/python3.X`` below a prefix."""
         version = _VERSION.match(posixpath.basename(self._runs.real))
         prefix = "" if prefix == "/" else prefix
-        for top in [prefix, f"{prefix}/local"] if local and prefix == "/usr" else [prefix]:
-            for lib in (f"{top}/lib", f"{top}/lib64"):
-                names = self._view.names(lib)
-                for name in [f"python{version[1]}", "python3"] if version else names:
-                    if name in names and name.startswith("python3"):
-                        yield f"{lib}/{name}"
+        tops = [prefix, f"{prefix}/local"] if local and prefix == "/usr" else [prefix]
+        for lib in (f"{top}/{name}" for top in tops for name in ("lib", "lib64")):
+            names = self._view.names(lib)
+            wanted = [f"python{version[1]}", "python3"] if version else names
+            yield from (f"{lib}/{name}" for name in wanted if name in names and name.startswith("python3"))
 
     def _packages(self, prefix: str) -> list[str]:
         """Return the folders of packages below a prefix."""
@@ -187,14 +184,8 @@ class _Places:
             self._unknown[f"{zipped} is an archive"] = None
         return [path for path in map(self._view.resolve, (tops[0], f"{tops[0]}/lib-dynload")) if path]
 
-    def _of_pth(self) -> Iterator[str]:
-        """Yield modules that .pth files import, and add the folders that these files list."""
-        for folder in list(self._folders):
-            for name in self._view.names(folder):
-                if name.endswith(".pth"):
-                    yield from self._of_file(f"{folder}/{name}", folder, name)
-
-    def _of_file(self, path: str, folder: str, name: str) -> Iterator[str]:
+    def _of_pth(self, path: str, folder: str, name: str) -> Iterator[str]:
+        """Yield the modules that a .pth file imports, and add the folders that it lists."""
         for line in (self._content(path) or "").splitlines()[:_MAX_LINES]:
             if line.startswith(("import ", "import\t")):
                 try:

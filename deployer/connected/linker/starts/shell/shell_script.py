@@ -7,7 +7,7 @@ understood is reported as unclear.
 
 import functools
 import posixpath
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from deployer.connected.linker.starts.removed import Removed
@@ -17,7 +17,7 @@ from deployer.connected.linker.starts.shell.shell_state import FAILED, NOT_FOUND
 from deployer.connected.linker.starts.shell.shell_syntax import Node, NotReadable
 from deployer.connected.linker.starts.shell.shell_variables import ShellVariables
 from deployer.connected.linker.starts.shell.shell_words import Words, dirname, joined
-from deployer.connected.linker.starts.words import UnknownWord, known
+from deployer.connected.linker.starts.words import UnknownWord, known, known_or_none
 
 #: The maximum number of statements followed for one job; repeated runs of loops and functions count again.
 MAX_STATEMENTS = 4_000
@@ -52,65 +52,55 @@ _HANDLER = "command_not_found_handle"
 _UNCLEAR = ("alias", "enable", "mapfile", "readarray")
 
 
-class Seen(NamedTuple):
+class Context(NamedTuple):
     """The state in which a command starts.
 
     Attributes:
         environment: the variables that the program receives.
         path: PATH; None if unknown.
         folder: the working folder; None if unknown.
-        line: the line of the script.
+        via: the wrappers and scripts that start it.
         certain: whether it starts whenever the script runs.
-        stdin: the text of a here document; None if there is none.
+        stdin: the text that it reads as its input; None if unknown.
         removed: variables that were unset before.
+        alone: whether no script runs before it.
     """
 
     environment: Mapping[str, str]
     path: str | None
     folder: str | None
-    line: int
-    certain: bool
-    stdin: str | None
+    via: tuple[str, ...] = ()
+    certain: bool = True
+    stdin: str | None = None
     removed: frozenset[Removed] = frozenset()
+    alone: bool = True
 
 
 class Reader(NamedTuple):
     """The callbacks and settings that a script needs.
 
     Attributes:
-        start: called for each command that is not a shell command; returns its status, or None if unknown.
+        start: called with each command that is not a shell command, and its line; returns its status, or None.
         unclear: called with a reason and a line.
         content: takes a sourced file, the folder and PATH; returns the file's text, or raises NotReadable.
         located: takes a program's name, the folder and PATH; returns the program's path, or None if unknown.
+        budget: yields for each statement that may still be followed, in all scripts of the job.
         normal: whether commands before ``&&`` succeed, except conditions and commands that are known to fail.
     """
 
-    start: Callable[[list[str], Seen], int | None]
+    start: Callable[[list[str], Context, int], int | None]
     unclear: Callable[[str, int], None]
     content: Callable[[str, str | None, str | None], tuple[str, str]]
     located: Callable[[str, str | None, str | None], str | None]
+    budget: Iterator[int]
     normal: bool = False
-
-
-class Budget:
-    """Counts statements across all scripts of a job."""
-
-    def __init__(self, limit: int = MAX_STATEMENTS) -> None:
-        self.left = limit
-
-    def spend(self) -> None:
-        """Count one statement. Raises NotReadable if the budget is spent."""
-        self.left -= 1
-        if self.left < 0:
-            raise NotReadable(f"it runs more than {MAX_STATEMENTS} statements")
 
 
 class Script(ShellVariables):
     """Follows a script, starting from a given state."""
 
-    def __init__(self, reader: Reader, budget: Budget, dialect: str) -> None:
+    def __init__(self, reader: Reader, dialect: str) -> None:
         self._reader = reader
-        self._budget = budget
         self._dialect = dialect
         self._words = Words(self._output)
         self._muted = 0
@@ -155,7 +145,8 @@ class Script(ShellVariables):
         state.tested = tested
 
     def _statement(self, node: Node, state: State) -> None:
-        self._budget.spend()
+        if next(self._reader.budget, None) is None:
+            raise NotReadable(f"it runs more than {MAX_STATEMENTS} statements")
         self._line = node.get("Position", {}).get("Line", self._line)
         redirects = node.get("Redirs") or []
         for redirect in redirects:
@@ -213,8 +204,7 @@ class Script(ShellVariables):
         elif kind in self._compound:
             self._compound[kind](node, state)
         else:
-            self._unclear(f"{kind} is not understood")
-            state.status = None
+            self._not_followed(f"{kind} is not understood", state)
 
     @property
     def _compound(self) -> Mapping[str, Callable[[Node, State], None]]:
@@ -264,23 +254,19 @@ class Script(ShellVariables):
         self._tested(condition, state)
         if not state.alive:
             return
-        other = node.get("Else")
-        if state.status is not None:
-            if state.status == 0:
-                self._statements(node.get("Then") or [], state)
-            elif other:
-                self._if(other, state)
-            else:
-                state.status = 0
-            return
-        certain = state.certain
-        state.certain = False
-        one, two = state.copy(), state.copy()
-        one.status, two.status = 0, FAILED if other else 0
-        self._statements(node.get("Then") or [], one)
-        if other:
-            self._if(other, two)
-        state.merge([one, two], certain)
+        other, status, certain = node.get("Else"), state.status, state.certain
+        one, two = (state, state) if status is not None else (state.copy(), state.copy())
+        if status is None:
+            one.certain = two.certain = False
+        if not status:
+            one.status = 0
+            self._statements(node.get("Then") or [], one)
+        if status != 0:
+            two.status = (status or FAILED) if other else 0
+            if other:
+                self._if(other, two)
+        if status is None:
+            state.merge([one, two], certain)
 
     def _case(self, node: Node, state: State) -> None:
         self._nested(node.get("Word") or {}, state)
@@ -326,7 +312,10 @@ class Script(ShellVariables):
         if items is not None and known(items) and len(items) <= 32:
             self._unrolled(node, name, items, state)
             return
-        value = UnknownWord(f"${name}", _common_prefix(items))
+        # The common prefix of all items, such as the variable names from ``${!PMI*}``.
+        prefixes = [item.prefix for item in items or () if isinstance(item, UnknownWord) and item.startswith("${!")]
+        prefix = posixpath.commonprefix(prefixes) if len(prefixes) == len(items or ()) else ""
+        value = UnknownWord(f"${name}", prefix)
         state.certain = False
         self._muted += 1
         for _ in range(_PASSES):  # find the changes that the loop makes
@@ -373,24 +362,18 @@ class Script(ShellVariables):
     # -------------------------------------------------------------------------------------------------- commands
 
     def _call(self, node: Node, state: State, stdin: str | None) -> None:
-        arguments, line = node.get("Args") or [], self._line
-        status = self._nested({"Args": arguments, "Assigns": node.get("Assigns")}, state)
+        arguments, assigns, line = node.get("Args") or [], node.get("Assigns") or [], self._line
+        status = self._nested({"Args": arguments, "Assigns": assigns}, state)
         self._line = line
         words = self._words.fields(arguments, state)
-        if not words:
-            for assign in node.get("Assigns") or []:
-                self._assign(assign, state)
-            state.status = status
-            return
-        self._with(node.get("Assigns") or [], words, state, stdin)
-
-    def _with(self, assigns: Sequence[Node], words: list[str], state: State, stdin: str | None) -> None:
-        """Run a command with its own assignments."""
         names = [str(assign["Name"]["Value"]) for assign in assigns]
         saved, exported = {name: state.variables.get(name) for name in names}, state.exported
-        stays = words[0] in _SPECIAL or words[0] in state.functions
         for assign in assigns:
             self._assign(assign, state)
+        if not words:
+            state.status = status
+            return
+        stays = words[0] in _SPECIAL or words[0] in state.functions
         state.exported |= frozenset(names)
         self._run(words, state, stdin)
         if not stays:
@@ -406,8 +389,7 @@ class Script(ShellVariables):
     def _run(self, words: list[str], state: State, stdin: str | None, functions: bool = True) -> None:
         name = words[0]
         if isinstance(name, UnknownWord):
-            self._unclear(f"the command is {name}, which is only known when it runs")
-            state.status = None
+            self._not_followed(f"the command is {name}, which is only known when it runs", state)
         elif functions and name in state.functions:
             self._function(name, words[1:], state)
         elif name in self._builtins:
@@ -419,8 +401,7 @@ class Script(ShellVariables):
         elif name in ("command", "builtin"):
             self._named(words, state, stdin)
         elif name in _UNCLEAR:
-            self._unclear(f"{name} is not followed")
-            state.status = None
+            self._not_followed(f"{name} is not followed", state)
         elif name in ("test", "["):
             truth = evaluated(words[1:-1] if name == "[" else words[1:])
             state.status = None if truth is None else int(not truth)
@@ -444,10 +425,9 @@ class Script(ShellVariables):
         if self._muted:
             state.status = None
             return
-        path = state.variables.get("PATH")
-        path = None if isinstance(path, UnknownWord) or not isinstance(path, str) else path
-        seen = Seen(state.environment(), path, state.folder, self._line, state.certain, stdin, state.removed)
-        state.status = self._reader.start(words, seen)
+        path = known_or_none(state.variables.get("PATH"))
+        context = Context(state.environment(), path, state.folder, (), state.certain, stdin, state.removed, alone=False)
+        state.status = self._reader.start(words, context, self._line)
         if state.status == NOT_FOUND and _HANDLER in state.functions:
             state.status = None
 
@@ -455,30 +435,37 @@ class Script(ShellVariables):
         if not self._muted:
             self._reader.unclear(reason, self._line)
 
+    def _not_followed(self, reason: str, state: State) -> None:
+        """Report a command that is not followed, so that its status is unknown."""
+        self._unclear(reason)
+        state.status = None
+
     def _function(self, name: str, words: Sequence[str], state: State) -> None:
         body = state.functions[name]
         if body is None:
-            self._unclear(f"{name} is one of several functions")
-            state.status = None
+            self._not_followed(f"{name} is one of several functions", state)
             return
         arguments = state.arguments
         state.arguments = tuple(words)
-        self._deeper(lambda: self._statement(body, state), state)
+        self._until_return(lambda: self._statement(body, state), state)
         state.arguments = arguments
 
-    def _deeper(self, follow: Callable[[], None], state: State) -> None:
-        """Follow a function or a sourced file, which ``return`` ends."""
+    def _deeper(self, follow: Callable[[], None]) -> None:
+        """Follow a text within another one."""
         self._depth += 1
         if self._depth > _MAX_DEPTH:
             raise NotReadable(f"more than {_MAX_DEPTH} functions, sourced files and eval in each other")
-        certain, line = state.certain, self._line
+        line = self._line
+        follow()
+        self._depth, self._line = self._depth - 1, line
+
+    def _until_return(self, follow: Callable[[], None], state: State) -> None:
+        """Follow a function or a sourced file, which ``return`` ends."""
+        certain = state.certain
         self._returns.append([])
         loops, self._loops = self._loops, []
-        try:
-            follow()
-        finally:
-            self._depth -= 1
-            self._line, self._loops = line, loops
+        self._deeper(follow)
+        self._loops = loops
         escaped = self._returns.pop()
         if escaped:
             state.merge([state.copy(), *escaped], certain)
@@ -508,14 +495,12 @@ class Script(ShellVariables):
             if option == "-a":
                 words = words[1:]
             elif option not in ("--", "-l"):
-                self._unclear(f"exec {option} is not followed")
-                state.status = None
+                self._not_followed(f"exec {option} is not followed", state)
                 return
         state.status = 0
         if words:
             if isinstance(words[0], UnknownWord):
-                self._unclear(f"exec starts {words[0]}, which is only known when it runs")
-                state.status = None
+                self._not_followed(f"exec starts {words[0]}, which is only known when it runs", state)
             else:
                 self._start(words, state, stdin)
             self._end(state.status)
@@ -537,23 +522,13 @@ class Script(ShellVariables):
     def _eval(self, words: list[str], state: State) -> None:
         text = joined([part for word in words[1:] for part in (word, " ")])
         if isinstance(text, UnknownWord):
-            self._unclear(f"{words[0]} runs a text that is only known then")
-            state.status = None
+            self._not_followed(f"{words[0]} runs a text that is only known then", state)
             if "unset" in text:
                 state.removed |= {Removed("*", False, f"{words[0]} {text.strip()}")}
         else:
             if not text.strip():
                 state.status = 0
-            self._within(text, state)
-
-    def _within(self, text: str, state: State) -> None:
-        """Follow a text as part of the script."""
-        self._depth += 1
-        if self._depth > _MAX_DEPTH:
-            raise NotReadable(f"more than {_MAX_DEPTH} functions, sourced files and eval in each other")
-        line = self._line
-        self.follow(text, state)
-        self._depth, self._line = self._depth - 1, line
+            self._deeper(lambda: self.follow(text, state))
 
     def _source(self, words: list[str], state: State) -> None:
         if len(words) < 2:
@@ -563,23 +538,21 @@ class Script(ShellVariables):
             self._unclear("source is a command of bash, not of sh")
         name = words[1]
         if isinstance(name, UnknownWord):
-            self._unclear(f"it reads {name}, which is only known when it runs")
+            self._not_followed(f"it reads {name}, which is only known when it runs", state)
             self._lost(state)
-            state.status = None
             return
         path = state.variables.get("PATH")
         try:
             file, text = self._reader.content(name, state.folder, path if isinstance(path, str) else None)
         except NotReadable as error:
-            self._unclear(f"it reads {name}: {error}")
+            self._not_followed(f"it reads {name}: {error}", state)
             self._lost(state)
-            state.status = None
             return
         arguments, before = state.arguments, state.file
         if len(words) > 2 and self._dialect != "posix":
             state.arguments = tuple(words[2:])
         state.file = file
-        self._deeper(lambda: self.follow(text, state), state)
+        self._until_return(lambda: self.follow(text, state), state)
         state.file = before
         if len(words) > 2:
             state.arguments = arguments
@@ -649,8 +622,7 @@ class Script(ShellVariables):
             return state.folder
         if name == "echo" and rest and not rest[0].startswith("-") and not any("\\" in word for word in rest):
             return " ".join(rest).rstrip("\n")
-        path = state.variables.get("PATH")
-        path = path if isinstance(path, str) and not isinstance(path, UnknownWord) else None
+        path = known_or_none(state.variables.get("PATH"))
         if (name == "which" and len(rest) == 1) or (name == "command" and rest[:1] == ["-v"] and len(rest) == 2):
             return self._reader.located(rest[-1], state.folder, path)
         if name in ("realpath", "readlink"):
@@ -668,9 +640,3 @@ class Script(ShellVariables):
             found = self._words.matches(word, node["Y"], state)
             return found if node["Op"] != "!=" or found is None else not found
         return None
-
-
-def _common_prefix(items: Sequence[str] | None) -> str:
-    """Return the common prefix of all items of a loop, such as the variable names from ``${!PMI*}``."""
-    names = [each.prefix for each in items or () if isinstance(each, UnknownWord) and each.startswith("${!")]
-    return posixpath.commonprefix(names) if len(names) == len(items or ()) else ""

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from deployer.connected.linker.starts.removed import Removed, of_branches
 from deployer.connected.linker.starts.shell.shell_syntax import Node
@@ -12,6 +13,8 @@ NOT_FOUND, FAILED = 127, -1
 
 #: A value: a string, or the elements of an array.
 VariableValue = str | tuple[str, ...]
+_UNSET: VariableValue = UnknownWord("")
+_T = TypeVar("_T")
 
 
 @dataclass
@@ -70,19 +73,20 @@ class State:
         self.alive = bool(alive)
         if not alive:
             return
-        first = alive[0]
-        self.arguments = first.arguments if all(each.arguments == first.arguments for each in alive) else None
-        self.status = either([each.status for each in alive])
-        self.stops = all(each.stops for each in alive)
-        self.pipefail = all(each.pipefail for each in alive)
-        self.removed = of_branches([each.removed for each in alive])
-        self.folder = first.folder if all(each.folder == first.folder for each in alive) else None
-        self.pushed = first.pushed if all(each.pushed == first.pushed for each in alive) else ()
-        names = dict.fromkeys(name for each in alive for name in each.variables)
-        self.variables = {name: _same(name, [each.variables.get(name) for each in alive]) for name in names}
-        self.exported = frozenset(name for each in alive for name in each.exported)
-        functions = dict.fromkeys(name for each in alive for name in each.functions)
-        self.functions = {name: _body([each.functions.get(name) for each in alive]) for name in functions}
+        self.arguments = _common([state.arguments for state in alive], None)
+        self.status = either([state.status for state in alive])
+        self.stops = all(state.stops for state in alive)
+        self.pipefail = all(state.pipefail for state in alive)
+        self.removed = of_branches([state.removed for state in alive])
+        self.folder = _common([state.folder for state in alive], None)
+        self.pushed = _common([state.pushed for state in alive], ())
+        values = {
+            name: [each.variables.get(name, _UNSET) for each in alive] for state in alive for name in state.variables
+        }
+        self.variables = {name: _common(of_each, UnknownWord(f"${name}")) for name, of_each in values.items()}
+        self.exported = frozenset(name for state in alive for name in state.exported)
+        bodies = {name: [each.functions.get(name) for each in alive] for state in alive for name in state.functions}
+        self.functions = {name: _common(of_each, None) for name, of_each in bodies.items()}
 
     def merge(self, others: Sequence["State"], certain: bool) -> None:
         """Keep what holds after one of several branches. ``certain``: whether the branches are certainly reached."""
@@ -111,12 +115,8 @@ def piped(statuses: Sequence[int | None]) -> int | None:
     return failed[-1] if failed else either(statuses)
 
 
-def _same(name: str, values: Sequence[VariableValue | None]) -> VariableValue:
+def _common(values: Sequence[_T], otherwise: _T) -> _T:
+    """Return the value that all branches have."""
     first = values[0]
-    if first is not None and all(type(each) is type(first) and each == first for each in values):
-        return first
-    return UnknownWord(f"${name}")
-
-
-def _body(bodies: Sequence[Node | None]) -> Node | None:
-    return bodies[0] if all(each is bodies[0] for each in bodies) else None
+    same = all(value is first or (type(value) is type(first) and value == first) for value in values)
+    return first if same else otherwise

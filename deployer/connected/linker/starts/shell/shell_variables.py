@@ -29,37 +29,39 @@ class ShellVariables:
 
     def _assign(self, node: Node, state: State) -> None:
         name = str((node.get("Name") or {}).get("Value", ""))
+        elements = (node.get("Array") or {}).get("Elems") or []
         value: VariableValue
-        if node.get("Array"):
-            elements = node["Array"].get("Elems") or []
-            if any(each.get("Index") for each in elements):
-                value = UnknownWord(f"${name}")
-            else:
-                value = tuple(self._words.fields([each["Value"] for each in elements if each.get("Value")], state))
+        if node.get("Index") or any(element.get("Index") for element in elements):
+            value = UnknownWord(f"${name}")
+        elif node.get("Array"):
+            value = tuple(self._words.fields([element["Value"] for element in elements if element.get("Value")], state))
         else:
             value = self._words.text(node.get("Value"), state)
-        if node.get("Index"):
+        before = state.variables.get(name, "") if node.get("Append") else None
+        if isinstance(before, tuple) and isinstance(value, tuple):
+            value = (*before, *value)
+        elif isinstance(before, str) and isinstance(value, str):
+            value = joined([before, value])
+        elif before is not None:
             value = UnknownWord(f"${name}")
-        if node.get("Append"):
-            value = _appended(state.variables.get(name, ""), value, name)
         state.assign(name, value)
 
     def _declare(self, node: Node, state: State) -> None:
         variant = str(node["Variant"]["Value"])
         self._nested(node, state)
         options = ""
-        for each in node.get("Args") or []:
-            if each.get("Naked") and each.get("Value"):
-                for word in self._words.fields([each["Value"]], state):
+        for argument in node.get("Args") or []:
+            if argument.get("Naked") and argument.get("Value"):
+                for word in self._words.fields([argument["Value"]], state):
                     if word.startswith(("-", "+")) and not isinstance(word, UnknownWord):
                         options += word
                     else:
                         self._export(variant, [word], state)
-            elif each.get("Naked"):
-                self._export(variant, [str(each["Name"]["Value"])], state)
+            elif argument.get("Naked"):
+                self._export(variant, [str(argument["Name"]["Value"])], state)
             else:
-                self._assign(each, state)
-                name = str(each["Name"]["Value"])
+                self._assign(argument, state)
+                name = str(argument["Name"]["Value"])
                 if variant == "export" or "x" in options:
                     state.exported |= {name}
                 if set(options) & set("niluc"):
@@ -88,14 +90,16 @@ class ShellVariables:
             self._export(words[0], [word for word in words[1:] if not word.startswith("-")], state)
 
     def _unset(self, words: list[str], state: State) -> None:
-        names = [each for each in words[1:] if isinstance(each, UnknownWord) or not each.startswith("-")]
-        for each in names:
-            if not isinstance(each, UnknownWord):
-                state.variables.pop(each, None)
-                state.functions.pop(each, None)
+        names = [word for word in words[1:] if isinstance(word, UnknownWord) or not word.startswith("-")]
+        unknown = [name for name in names if isinstance(name, UnknownWord)]
+        literal = [name for name in names if not isinstance(name, UnknownWord)]
+        for name in literal:
+            state.variables.pop(name, None)
+            state.functions.pop(name, None)
         if words[1:2] != ["-f"]:
-            state.removed |= {_removed(each) for each in names}
-        prefixes = tuple(each.prefix for each in names if isinstance(each, UnknownWord))
+            state.removed |= {Removed(name, True, f"unset {name}") for name in literal}
+            state.removed |= {Removed(f"{name.prefix}*", False, f"unset {name}") for name in unknown}
+        prefixes = tuple(name.prefix for name in unknown)
         known_prefixes = tuple(filter(None, prefixes))  # else assumed to be a launcher's: see ``removed``
         for name in state.variables:
             if name.startswith(prefixes if name not in state.exported else known_prefixes):
@@ -103,21 +107,22 @@ class ShellVariables:
 
     def _read(self, words: list[str], state: State) -> None:
         """Follow ``read`` and ``getopts``."""
-        for each in [*words[1:], "REPLY", "OPTARG", "OPTIND"]:
-            if _NAME.fullmatch(each):
-                state.assign(each, UnknownWord(f"${each}"))
+        for name in filter(_NAME.fullmatch, [*words[1:], "REPLY", "OPTARG", "OPTIND"]):
+            state.assign(name, UnknownWord(f"${name}"))
         if not known(words):
             self._lost(state)
 
     def _printf(self, words: list[str], state: State) -> None:
-        if words[1:2] == ["-v"]:
-            for each in words[2:3]:
-                state.assign(each, UnknownWord(f"${each}"))
+        for name in words[2:3] if words[1:2] == ["-v"] else ():
+            state.assign(name, UnknownWord(f"${name}"))
 
     def _cd(self, words: list[str], state: State) -> None:
         rest = [word for word in words[1:] if isinstance(word, UnknownWord) or word not in ("--", "-P", "-L", "-e")]
-        state.folder = self._folder(rest, state)
         state.assign("OLDPWD", UnknownWord("$OLDPWD"))
+        if len(rest) != 1 or not known(rest) or rest[0] in ("-", "") or "CDPATH" in state.variables:
+            state.folder = None
+        elif state.folder or rest[0].startswith("/"):
+            state.folder = posixpath.normpath(posixpath.join(state.folder or "/", rest[0]))
 
     def _pushd(self, words: list[str], state: State) -> None:
         before = state.folder
@@ -128,23 +133,14 @@ class ShellVariables:
         last = state.pushed[-1] if state.pushed and len(words) == 1 else None
         state.folder, state.pushed = last, state.pushed[:-1]
 
-    def _folder(self, words: Sequence[str], state: State) -> str | None:
-        if len(words) != 1 or not known(words) or words[0] in ("-", "") or "CDPATH" in state.variables:
-            return None
-        if words[0].startswith("/"):
-            return posixpath.normpath(words[0])
-        return posixpath.normpath(f"{state.folder}/{words[0]}") if state.folder else None
-
     def _shift(self, words: list[str], state: State) -> None:
         count = words[1] if len(words) > 1 else "1"
-        if state.arguments is None or isinstance(count, UnknownWord) or not count.isdecimal() or len(count) > 4:
+        number = int(count) if known([count]) and count.isdecimal() and len(count) <= 4 else None
+        gone = (state.arguments or ())[:number]
+        if number is None or any(isinstance(word, UnknownWord) and not word.single for word in gone):
             state.arguments = None
-            return
-        gone = state.arguments[: int(count)]
-        if any(isinstance(word, UnknownWord) and not word.single for word in gone):
-            state.arguments = None
-        elif len(gone) == int(count):
-            state.arguments = state.arguments[int(count) :]
+        elif state.arguments and len(gone) == number:
+            state.arguments = state.arguments[number:]
 
     def _set(self, words: list[str], state: State) -> None:
         rest = words[1:]
@@ -177,17 +173,3 @@ class ShellVariables:
         for name in ("PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH"):
             state.assign(name, UnknownWord(f"${name}"))
         state.certain = False
-
-
-def _removed(word: str) -> Removed:
-    """Return what ``unset`` removes for a word."""
-    unknown = isinstance(word, UnknownWord)
-    return Removed(f"{word.prefix}*" if isinstance(word, UnknownWord) else word, not unknown, f"unset {word}")
-
-
-def _appended(before: VariableValue, more: VariableValue, name: str) -> VariableValue:
-    if isinstance(before, tuple) and isinstance(more, tuple):
-        return (*before, *more)
-    if isinstance(before, str) and isinstance(more, str):
-        return joined([before, more])
-    return UnknownWord(f"${name}")

@@ -1,6 +1,7 @@
 """Expands the words of a shell command as far as they are certain. Pure, except for the lookup of a program's path."""
 
 import fnmatch
+import itertools
 import posixpath
 import re
 from collections.abc import Callable, Sequence
@@ -44,8 +45,7 @@ class Words:
 
     def text(self, word: Node | None, state: State) -> str:
         """Return the text of a word that is not split, for example in an assignment."""
-        pieces = [self._piece(part, state, False) for part in (word or {}).get("Parts", [])]
-        return joined([piece if isinstance(piece, str) else " ".join(piece) for piece in pieces])
+        return joined([_flat(self._piece(part, state, False)) for part in (word or {}).get("Parts", [])])
 
     def heredoc(self, redirect: Node, state: State) -> str:
         """Return the text of a here document."""
@@ -56,8 +56,7 @@ class Words:
             if part["Type"] == "Lit":
                 pieces.append(part["Value"] if raw else _unescaped(_HEREDOC_ESCAPE, part["Value"]))
             else:
-                piece = self._piece(part, state, True)
-                pieces.append(piece if isinstance(piece, str) else " ".join(piece))
+                pieces.append(_flat(self._piece(part, state, True)))
         return joined(pieces)
 
     def _fields(self, word: Node, state: State) -> list[str]:
@@ -76,26 +75,19 @@ class Words:
     def _split(self, part: Node, state: State, quoted: bool) -> list[tuple[str, bool, bool]]:
         """Return the pieces of a part: the text, whether it joins the previous field, whether it ends its field."""
         if part["Type"] == "DblQuoted":
-            inner = part.get("Parts") or []
-            lists = [self._piece(each, state, True) for each in inner]
-            if any(isinstance(each, tuple) for each in lists):
-                return _spliced(lists)
-            text = joined([each for each in lists if isinstance(each, str)])
-            return [(one_word(text), True, False)]
+            pieces = [self._piece(inner, state, True) for inner in part.get("Parts") or []]
+            texts = [piece for piece in pieces if isinstance(piece, str)]
+            return _spliced(pieces) if len(texts) < len(pieces) else [(one_word(joined(texts)), True, False)]
         piece = self._piece(part, state, quoted)
         if isinstance(piece, tuple):
             if not any(_GLOB.search(each) or _BLANK.search(each) or each == "" for each in piece):
                 return _spliced([piece])
             piece = UnknownWord("$@") if any(isinstance(each, UnknownWord) for each in piece) else " ".join(piece)
-        if part["Type"] in ("Lit", "SglQuoted"):
-            return [(piece, True, False)]
-        if isinstance(piece, UnknownWord):
+        if part["Type"] in ("Lit", "SglQuoted") or isinstance(piece, UnknownWord):
             return [(piece, True, False)]
         if _GLOB.search(piece) or "IFS" in state.variables or (piece and not piece.strip(" \t\n")):
             return [(UnknownWord(shown(part)), True, False)]
-        texts = _BLANK.split(piece)
-        found = [(text, at == 0, at < len(texts) - 1) for at, text in enumerate(texts)]
-        return [each for each in found if each[0]]
+        return [split for split in _spliced([tuple(_BLANK.split(piece))]) if split[0]]
 
     def _piece(self, part: Node, state: State, quoted: bool) -> str | tuple[str, ...]:
         """Return the value of a part of a word; a tuple for several fields."""
@@ -111,8 +103,7 @@ class Words:
         if kind == "DblQuoted":
             if part.get("Dollar"):
                 return UnknownWord('$"..."')
-            pieces = [self._piece(each, state, True) for each in part.get("Parts") or []]
-            return joined([each if isinstance(each, str) else " ".join(each) for each in pieces])
+            return joined([_flat(self._piece(inner, state, True)) for inner in part.get("Parts") or []])
         if kind == "ParamExp":
             return self._parameter(part, state, quoted)
         if kind == "ArithmExp":
@@ -131,12 +122,12 @@ class Words:
         value = self._value(name, part.get("Index"), state)
         if part.get("Length"):
             return UnknownWord(source, single=True)
-        if part.get("Slice"):
-            cut = _sliced(value, name, part["Slice"])
-            return UnknownWord(source) if cut is None else cut
-        if part.get("Exp"):
-            found = self._operated(value, part["Exp"], state, quoted)
-            return UnknownWord(source) if found is None else found
+        if part.get("Slice") or part.get("Exp"):
+            if part.get("Slice"):
+                value = _sliced(value, name, part["Slice"])
+            else:
+                value = self._operated(value, part["Exp"], state, quoted)
+            return UnknownWord(source) if value is None else value
         return "" if value is None else value
 
     def _value(self, name: str, index: Node | None, state: State) -> str | tuple[str, ...] | None:
@@ -177,15 +168,14 @@ class Words:
             return UnknownWord(value, single=True) if number else None
         if isinstance(value, UnknownWord) or (isinstance(value, tuple) and operator.strip(":") not in "-+"):
             return None
-        colon = operator.startswith(":")
-        absent = value is None or (colon and value in ("", ()))
+        absent = value is None or (operator.startswith(":") and value in ("", ()))
         plain = operator.lstrip(":")
-        if plain in ("-", "=", "?"):
-            if not absent:
-                return value
-            return None if plain == "?" else self._default(word, state, quoted)
-        if plain == "+":
-            return "" if absent else self._default(word, state, quoted)
+        if plain == "+" and absent:
+            return ""
+        if plain in ("-", "=", "?") and not absent:
+            return value
+        if plain in ("-", "=", "+"):
+            return self._default(word, state, quoted)
         if plain in ("%", "%%", "#", "##") and not isinstance(value, tuple):
             pattern = self._pattern(word, state)
             return None if pattern is None else _trimmed(value or "", pattern, plain)
@@ -220,6 +210,10 @@ class Words:
         return None if found is None or isinstance(word, UnknownWord) else fnmatch.fnmatchcase(word, found)
 
 
+def _flat(piece: str | tuple[str, ...]) -> str:
+    return piece if isinstance(piece, str) else " ".join(piece)
+
+
 def _unescaped(escapes: re.Pattern[str], text: str) -> str:
     return escapes.sub(lambda match: match[1] or "", text)
 
@@ -232,10 +226,8 @@ def joined(pieces: Sequence[str]) -> str:
     unknown = [piece for piece in pieces if isinstance(piece, UnknownWord)]
     if not unknown:
         return text
-    first = next(at for at, piece in enumerate(pieces) if isinstance(piece, UnknownWord))
-    start = pieces[first]
-    prefix = "".join(pieces[:first]) + (start.prefix if isinstance(start, UnknownWord) else "")
-    return UnknownWord(text, prefix, all(piece.single for piece in unknown))
+    before = "".join(itertools.takewhile(lambda piece: not isinstance(piece, UnknownWord), pieces))
+    return UnknownWord(text, before + unknown[0].prefix, all(piece.single for piece in unknown))
 
 
 def one_word(text: str) -> str:
@@ -250,15 +242,13 @@ def shown(part: Node) -> str:
     return f"${name}" if name else {"CmdSubst": "$(...)", "ArithmExp": "$((...))"}.get(kind, kind)
 
 
-def _spliced(lists: Sequence[str | tuple[str, ...]]) -> list[tuple[str, bool, bool]]:
+def _spliced(pieces: Sequence[str | tuple[str, ...]]) -> list[tuple[str, bool, bool]]:
     """Return the pieces of a quoted text that contains ``$@``."""
-    found: list[tuple[str, bool, bool]] = []
-    for each in lists:
-        if isinstance(each, str):
-            found.append((each, True, False))
-        else:
-            found += [(text, at == 0, at < len(each) - 1) for at, text in enumerate(each)]
-    return found
+    return [
+        (text, at == 0, at < len(texts) - 1)
+        for texts in ((piece,) if isinstance(piece, str) else piece for piece in pieces)
+        for at, text in enumerate(texts)
+    ]
 
 
 def _all_known(words: Sequence[str]) -> bool:
@@ -269,35 +259,37 @@ def _all_known(words: Sequence[str]) -> bool:
 def _positional(number: int, state: State) -> str | None:
     if number == 0:
         return state.name
-    if state.arguments is None:
+    before = (state.arguments or ())[:number]
+    if state.arguments is None or not _all_known(before[: number - 1]):
         return UnknownWord(f"${number}")
-    before = state.arguments[:number]
-    if any(isinstance(word, UnknownWord) and not word.single for word in before[:-1]):
-        return UnknownWord(f"${number}")
-    if len(before) < number:
-        return None if _all_known(before) else UnknownWord(f"${number}")
-    return UnknownWord(f"${number}", before[-1].prefix) if isinstance(before[-1], UnknownWord) else before[-1]
+    last = before[-1] if len(before) == number else None
+    return UnknownWord(f"${number}", last.prefix) if isinstance(last, UnknownWord) else last
 
 
 def _element(value: VariableValue | None, index: Node, name: str, state: State) -> str | tuple[str, ...] | None:
-    literal = "".join(str(part.get("Value", "$")) for part in index.get("Parts", []))
+    literal = _literal(index)
+    unknown = UnknownWord(f"${{{name}[{literal}]}}")
     if name == "BASH_SOURCE":
         return state.file if literal == "0" else UnknownWord("$BASH_SOURCE")
     if isinstance(value, str):
         value = (value,) if not isinstance(value, UnknownWord) else None
     elif value is None:
         return () if literal in ("@", "*") else None
-    if value is None or not all(not isinstance(each, UnknownWord) or each.single for each in value):
-        return UnknownWord(f"${{{name}[{literal}]}}")
+    if value is None or not _all_known(value):
+        return unknown
     if literal in ("@", "*"):
         return value
     if literal.isdecimal():
         return value[int(literal)] if int(literal) < len(value) else None
-    return UnknownWord(f"${{{name}[{literal}]}}")
+    return unknown
+
+
+def _literal(word: Node) -> str:
+    return "".join(str(part.get("Value", "$")) for part in word.get("Parts", []))
 
 
 def _sliced(value: str | tuple[str, ...] | None, name: str, cut: Node) -> tuple[str, ...] | None:
-    start = "".join(str(part.get("Value", "$")) for part in (cut.get("Offset") or {}).get("Parts", []))
+    start = _literal(cut.get("Offset") or {})
     if not isinstance(value, tuple) or cut.get("Length") or not start.isdecimal() or not _all_known(value):
         return None
     skipped = int(start) - 1 if name in ("@", "*") else int(start)

@@ -664,7 +664,8 @@ def test_what_is_below_the_node_s_own_folders_is_not_the_image_s() -> None:
 
 def test_a_script_with_windows_line_ends_is_not_followed() -> None:
     found = follow(["timeout", "9", "bash", f"{APP}/run.sh"], {"run.sh": "#!/bin/sh\r\nsolver\r\n"})
-    assert found.unclear == [f"timeout: the lines of {APP}/run.sh {started.WINDOWS}: save it with Unix line ends"]
+    text = f"timeout: the lines of {APP}/run.sh end with carriage returns, as on Windows: save it with Unix line ends"
+    assert (found.unclear, found.has_windows_lines) == ([text], True)
 
 
 def test_what_may_be_built_in_is_known_without_the_library_of_this_python() -> None:
