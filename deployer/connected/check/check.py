@@ -289,6 +289,6 @@ def host_files(profile: Profile, plan: Plan) -> Mapping[str, Files]:
     }
 
 
-def _below(found: Mapping[str, _T], folder: str) -> dict[str, _T]:
+def _below(entries: Mapping[str, _T], folder: str) -> dict[str, _T]:
     """Return the entries below a folder, by relative path with its leading slash."""
-    return {path[len(folder) :]: value for path, value in found.items() if path.startswith(folder + "/")}
+    return {path[len(folder) :]: value for path, value in entries.items() if path.startswith(folder + "/")}

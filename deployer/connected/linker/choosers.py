@@ -50,7 +50,7 @@ CHOOSERS = (
 
 def of_file(path: str) -> Chooser | None:
     """Return the chooser whose MPI build contains a file."""
-    return next((each for each in CHOOSERS if each.parallel in path), None)
+    return next((chooser for chooser in CHOOSERS if chooser.parallel in path), None)
 
 
 def is_parallel(chooser: Chooser, environment: Mapping[str, str], option: StartOption, text: str) -> bool:
@@ -63,5 +63,5 @@ def is_parallel(chooser: Chooser, environment: Mapping[str, str], option: StartO
 def selects(chooser: Chooser, path: str, view: JobFilesystem, text: str) -> bool:
     """Return whether the file that selects the build containing ``path`` exists, or no choice is made."""
     folder = path.partition(chooser.parallel)[0]
-    found = view.resolve(folder + chooser.selector[0])
-    return found is not None or chooser.parallel.strip("/").rpartition("/")[2] in text
+    selector = view.resolve(folder + chooser.selector[0])
+    return selector is not None or chooser.parallel.strip("/").rpartition("/")[2] in text

@@ -47,10 +47,10 @@ def findings(jobs: Iterable[Job], place: CommandSearch) -> Iterator[Finding]:
     """Yield command.missing for jobs whose command or standard input is certainly absent."""
     for job in jobs:
         here = place._replace(workdir=command.workdir(job.workdir, place.workdir or ""))
-        found = command.missing_of(job, here)
-        found = found or (command.missing_input(job.stdin, here) if job.stdin else None)
-        if found:
-            yield finding(CODE, f"job {job.name}", reason=found.reason, remedy=found.remedy)
+        problem = command.missing_of(job, here)
+        problem = problem or (command.missing_input(job.stdin, here) if job.stdin else None)
+        if problem:
+            yield finding(CODE, f"job {job.name}", reason=problem.reason, remedy=problem.remedy)
 
 
 def refuse(jobs: Iterable[Job], place: CommandSearch) -> None:
@@ -122,8 +122,8 @@ def in_bundle(image: Index, overlays: Mapping[str, Index]) -> Look:
 
 def of_wheels(paths: Iterable[Path]) -> Collection[str]:
     """Return the names of the programs that wheels provide."""
-    found: set[str] = set()
+    programs: set[str] = set()
     for path in paths:
         with open(path, "rb") as stream:
-            found |= Wheel(stream, path.name).programs()
-    return found
+            programs |= Wheel(stream, path.name).programs()
+    return programs

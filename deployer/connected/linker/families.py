@@ -65,12 +65,12 @@ def find(
     in_commands = {posixpath.basename(word) for job in jobs for words in job.command for word in words.split()}
     named = in_commands | in_scripts(data for path, data in app if posixpath.basename(path) in in_commands)
     in_app = users(app)
-    found = [*in_image, *(user for user in in_app if not user.is_program or posixpath.basename(user.path) in named)]
-    programs = [user for user in found if user.is_program]
+    mpi_users = [*in_image, *(user for user in in_app if not user.is_program or posixpath.basename(user.path) in named)]
+    programs = [user for user in mpi_users if user.is_program]
     by_command, started = (
         [user for user in programs if posixpath.basename(user.path) in names] for names in (in_commands, named)
     )
-    for candidates in (by_command, started, programs, found):
+    for candidates in (by_command, started, programs, mpi_users):
         families, is_common = _common(candidates)
         if len(families) == 1 or (families and not programs and is_common):
             return FoundFamilies(sorted(families), candidates[0].path)
@@ -86,7 +86,7 @@ def find(
 
 def users(files: Iterable[tuple[str, FileContent]]) -> list[MpiUser]:
     """Return the files that are linked to an MPI library, sorted by path, without MPI's own files."""
-    found = []
+    mpi_users = []
     for path, data in files:
         if _OF_MPI.match(posixpath.basename(path)) or data.read(0, min(data.size, len(_MAGIC))) != _MAGIC:
             continue
@@ -96,8 +96,8 @@ def users(files: Iterable[tuple[str, FileContent]]) -> list[MpiUser]:
             continue  # `check` reports it
         family = next(filter(None, map(_family, facts.needed)), None) if facts else None
         if facts and family:
-            found.append(MpiUser(path, family, facts.interpreter is not None))
-    return sorted(found)
+            mpi_users.append(MpiUser(path, family, facts.interpreter is not None))
+    return sorted(mpi_users)
 
 
 def files_of(root: Rootfs) -> Iterator[tuple[str, FileContent]]:

@@ -13,30 +13,15 @@ _COPIES = re.compile(r"(?:^|/)_?six\.py$|(?:^|/)_?importlib_metadata/|/tests?/")
 
 #: Packages whose hooks find no modules beyond those that Python finds, or only modules with these names, according to
 #: their sources.
-HARMLESS = {
-    "IPython": "refuses to import other bindings of Qt",
-    "_distutils_hack": "finds distutils in setuptools",
-    "_pytest": "rewrites assertions in what Python's own finder finds",
-    "_virtualenv": "corrects distutils, which Python's own finders find",
-    "absl": "notes that a module is loaded again",
-    "beartype": "adds checks to what Python's own finders find",
-    "future": "adds none to Python 3",
-    "importlib_metadata": "finds no modules, only the metadata of packages",
-    "jaxtyping": "adds checks to what Python's own finders find",
-    "jedi": "is started as a process of its own",
-    "mlflow": "calls functions after what Python's own finders find",
-    "mpi4py": "finds mpi4py.MPI for the MPI library that is there",
-    "pip": "carries a copy of setuptools' and six's",
-    "pkg_resources": "finds the packages that it carries, below pkg_resources.extern",
-    "pytest": "rewrites assertions in what Python's own finder finds",
-    "setuptools": "finds the packages that it carries, and distutils",
-    "six": "finds six.moves",
-    "transformers": "finds old names of its own modules",
-    "typeguard": "adds checks to what Python's own finder finds",
-    "vtkmodules": "finds vtkmodules.vtk*",
-    "wandb": "calls functions after what Python's own finders find",
-    "wrapt": "calls functions after what Python's own finders find",
-}
+HARMLESS = frozenset((
+    # They refuse, check, rewrite or correct modules that Python's own finders find, or call functions after these.
+    "IPython", "_pytest", "_virtualenv", "absl", "beartype", "jaxtyping", "mlflow", "pytest", "typeguard", "wandb",
+    "wrapt",
+    # They find only modules that they carry, old names of their own modules, or distutils in setuptools.
+    "_distutils_hack", "mpi4py", "pip", "pkg_resources", "setuptools", "six", "transformers", "vtkmodules",
+    # They add none to Python 3, find only metadata of packages, or start as a process of their own.
+    "future", "importlib_metadata", "jedi",
+))  # fmt: skip
 
 
 def adds_hook(path: str, text: bytes) -> bool:

@@ -115,10 +115,10 @@ class JobFilesystem:
 
     def _kind(self, path: str) -> str | None:
         files, inner = self._at(path)
-        found = files.kind(inner)
-        if found is None and any(_below(bind.target, path) for bind in self._layers):
+        kind = files.kind(inner)
+        if kind is None and any(_below(bind.target, path) for bind in self._layers):
             return FOLDER  # flatten creates the folders that binds need
-        return found
+        return kind
 
     def _at(self, path: str) -> tuple[Files, str]:
         for bind in self._layers:
@@ -131,8 +131,8 @@ class JobFilesystem:
 class Captured:
     """Captured files of a site, with facts only, and its links, by absolute path."""
 
-    def __init__(self, found: Mapping[str, Facts], links: Mapping[str, str] | None = None) -> None:
-        self._facts = dict(found)
+    def __init__(self, facts: Mapping[str, Facts], links: Mapping[str, str] | None = None) -> None:
+        self._facts = dict(facts)
         self._links = dict(links or {})
         self._folders = folders_of([*self._facts, *self._links])
 
@@ -156,11 +156,11 @@ class Captured:
 
 def folders_of(paths: Iterable[str]) -> set[str]:
     """Return the folders that contain the paths, including the root."""
-    found = {"/"}
+    folders = {"/"}
     for path in paths:
         parts = path.strip("/").split("/")
-        found |= {"/" + "/".join(parts[:count]) for count in range(1, len(parts))}
-    return found
+        folders |= {"/" + "/".join(parts[:count]) for count in range(1, len(parts))}
+    return folders
 
 
 def names_in(folder: str, *paths: Iterable[str]) -> list[str]:

@@ -12,7 +12,7 @@ from deployer.connected.linker.job_filesystem import Files
 from deployer.connected.linker.package_imports import PACKAGED, PackageImports
 from deployer.connected.linker.process import LIBRARY_PATH, Overlay, Process, Start
 from deployer.connected.linker.starts import started
-from deployer.connected.linker.starts.python.python_packages import ARCHIVES, Around
+from deployer.connected.linker.starts.python.python_packages import ARCHIVES, Around, Packages
 from deployer.connected.linker.starts.started import StartedProgram, Surroundings
 from deployer.connected.linker.starts.words import UnknownWord, known
 from deployer.contract.bundle import command
@@ -106,11 +106,11 @@ class _Linker:
         if not known([environment.get(LIBRARY_PATH, "")]):
             environment = {**environment, LIBRARY_PATH: self.plan.environment.get(LIBRARY_PATH, "")}
         path = program.path or program.argv[0]
-        extensions = program.packages.extensions if program.packages and _unsure(program) is None else ()
+        imports = program.packages or Packages(frozenset(), frozenset())
+        extensions = imports.extensions if _unsure(program) is None else ()
         started = self.start(Start(path, packages, environment, program.script or "", module, extensions))
-        return started._replace(
-            missing=program.missing, unreadable=program.unreadable, via=program.via, removed=program.removed
-        )
+        started = started._replace(missing=imports.missing, unreadable=imports.unreadable)
+        return started._replace(via=program.via, removed=program.removed)
 
     def candidates(self) -> Iterator[Process]:
         """Yield the processes of all programs in the bundle that call MPI; Python with all packages that call MPI."""
@@ -130,13 +130,14 @@ class _Linker:
 
         unclear = [*followed.unclear, *filter(None, map(_unsure, followed.programs))]
         programs = followed.programs
-        certain = [self.program(each) for each in programs if each.certain] or [self.start(Start(job.command[0]))]
-        names = {each.name for each in certain}
-        imports = [(each.name, each.packages) for each in certain]
-        conditional = [self.program(each) for each in programs if not each.certain]
-        conditional = [each for each in conditional if (each.name, each.packages) not in imports]
-        conditional += [process for each in programs for process in self.possible(each)]
-        candidates = [each for each in self.candidates() if each.name not in names] if unclear else []
+        certain = [self.program(program) for program in programs if program.certain]
+        certain = certain or [self.start(Start(job.command[0]))]
+        names = {process.name for process in certain}
+        imports = [(process.name, process.packages) for process in certain]
+        conditional = [self.program(program) for program in programs if not program.certain]
+        conditional = [process for process in conditional if (process.name, process.packages) not in imports]
+        conditional += [process for program in programs for process in self.possible(program)]
+        candidates = [process for process in self.candidates() if process.name not in names] if unclear else []
         return LinkedJob(job, certain, conditional, unclear, candidates, decides, followed.has_windows_lines)
 
     def _surroundings(self, job: Job) -> Surroundings:
@@ -231,5 +232,6 @@ def link(
     if manifest.jobs:
         return [linker.of_job(job) for job in manifest.jobs]
     python = [linker.start(Start(manifest.image.python))] if manifest.image.python else []
-    others = [each for each in linker.candidates() if each.name not in {process.name for process in python}]
+    names = {process.name for process in python}
+    others = [process for process in linker.candidates() if process.name not in names]
     return [LinkedJob(None, [*python, *others])]

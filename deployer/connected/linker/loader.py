@@ -127,17 +127,31 @@ class Loader:
 
     def start(self, program: str) -> Object | None:
         """Map a program and everything that it needs; return it, or None if it is not a program for this machine."""
-        self._program = self._open(program)
+        self._program = self.dlopen(program)
         return self._program
 
     def dlopen(self, path: str, by: Object | None = None) -> Object | None:
         """Map a library opened by path: by the process, as Python opens an extension module, or by the file ``by``."""
-        return self._open(path, by)
+        first = self._map(path, by)
+        todo = [first] if first else []
+        for opened in todo:  # which grows
+            for name in opened.dynamic.needed:
+                if name in self._names:
+                    continue
+                place = self._search(name, opened)
+                mapped = self._map(place.path, opened, place) if place else None
+                if first and (place is None or mapped is None):
+                    self.missing.append(Missing(name, opened.path, first.path))
+                elif place and mapped:
+                    self._names.setdefault(name, mapped)
+                    if mapped.parent is opened and mapped.found == place.path:
+                        todo.append(mapped)
+        return first
 
     def attempt(self, path: str) -> list[str]:
         """Return the sonames and versions that would be missing if a library were opened. Maps nothing."""
         trial = self._trial()
-        opened = trial._open(path)
+        opened = trial.dlopen(path)
         if opened is None:
             return [posixpath.basename(path)]
         lacking: dict[str, None] = {}
@@ -177,14 +191,14 @@ class Loader:
 
     def wrong_versions(self) -> Iterator[WrongVersion]:
         """Yield the failures of the loader's version check."""
-        for each in self.objects:
-            for library, versions in each.dynamic.versions.items():
+        for loaded in self.objects:
+            for library, versions in loaded.dynamic.versions.items():
                 provider = self._names.get(library)
                 if provider is None or not provider.dynamic.defines:
                     continue  # missing (reported elsewhere), or without versions (only a warning)
                 for version in versions:
                     if version not in provider.dynamic.defines:
-                        yield WrongVersion(version, provider.path, each.path, each.first.path)
+                        yield WrongVersion(version, provider.path, loaded.path, loaded.first.path)
 
     def without(self, names: re.Pattern[str]) -> "Loader":
         """Return the part of the result that holds even if other libraries with such names are found instead."""
@@ -202,23 +216,6 @@ class Loader:
         return part
 
     # --- mapping ---
-
-    def _open(self, path: str, by: Object | None = None) -> Object | None:
-        first = self._map(path, by)
-        todo = [first] if first else []
-        for opened in todo:  # which grows
-            for name in opened.dynamic.needed:
-                if name in self._names:
-                    continue
-                place = self._search(name, opened)
-                mapped = self._map(place.path, opened, place) if place else None
-                if first and (place is None or mapped is None):
-                    self.missing.append(Missing(name, opened.path, first.path))
-                elif place and mapped:
-                    self._names.setdefault(name, mapped)
-                    if mapped.parent is opened and mapped.found == place.path:
-                        todo.append(mapped)
-        return first
 
     def _map(self, path: str, parent: Object | None, place: Place | None = None) -> Object | None:
         """Map a file once, and return its object."""
@@ -300,11 +297,11 @@ def _read_cache(view: JobFilesystem, machine: int) -> dict[str, str]:
     _, count, _ = _CACHE_HEAD.unpack_from(data)
     count = min(count, (len(data) - _CACHE_HEAD.size) // _CACHE_ENTRY.size)
     end = _CACHE_HEAD.size + count * _CACHE_ENTRY.size
-    found: dict[str, str] = {}
+    paths: dict[str, str] = {}
     for flags, key, value, _, capabilities in _CACHE_ENTRY.iter_unpack(data[_CACHE_HEAD.size : end]):
         if flags == _CACHE_FLAGS.get(machine) and not capabilities:
-            found.setdefault(_text(data, key), _text(data, value))
-    return found
+            paths.setdefault(_text(data, key), _text(data, value))
+    return paths
 
 
 def _text(data: bytes, start: int) -> str:

@@ -111,8 +111,8 @@ def _at_top(text: bytes, package: Sequence[str]) -> Iterator[str]:
         above = [*package[: len(package) + 1 - dots], source[dots:].decode()] if dots else [source.decode()]
         module = ".".join(filter(None, above))
         names = [match[1].decode() for match in map(_DOTTED.match, (taken or several).split(b",")) if match]
-        found = [module, *(f"{module}.{name}" for name in names)] if source else names
-        yield from (name for name in found if name.partition(".")[0] not in sys.stdlib_module_names)
+        imported = [module, *(f"{module}.{name}" for name in names)] if source else names
+        yield from (name for name in imported if name.partition(".")[0] not in sys.stdlib_module_names)
 
 
 def entry_module(text: bytes, group: str, entry: str) -> str | None:

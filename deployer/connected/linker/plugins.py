@@ -40,18 +40,18 @@ def providers(loader: Loader, environment: Mapping[str, str], intel: bool) -> di
     given = environment.get("FI_PROVIDER_PATH")
     if fabric is None or isinstance(given, UnknownWord):
         return None
-    found: dict[str, list[str]] = {}
+    paths: dict[str, list[str]] = {}
     if given:
         for folder in given.split(":"):
             for file in filter(_PROVIDER.match, loader.view.names(folder)):
                 name = file.removeprefix("lib").removesuffix("-fi.so").partition("-")[0]
                 path = loader.view.resolve(f"{folder}/{file}")
-                found.setdefault("psm2" if name == "psmx2" else name, []).append(path or "")
-        return found
+                paths.setdefault("psm2" if name == "psmx2" else name, []).append(path or "")
+        return paths
     names = {name: name for name in PROVIDERS if name != "psmx2"}
     names["psm2"] = "psmx2" if intel else "psm2"
     for name, file in names.items():
         path = loader.would_find(f"lib{file}-fi.so", fabric)
         if path:
-            found[name] = [path]
-    return found
+            paths[name] = [path]
+    return paths

@@ -261,9 +261,11 @@ def start(
     # The program itself, and libraries of the image that call MPI on behalf of others.
     taken = set(map(id, users))
     users += [
-        each
-        for each in loader.objects
-        if id(each) not in taken and _calls(each.facts) and not any(_is_below(each.path, target) for target in host)
+        loaded
+        for loaded in loader.objects
+        if id(loaded) not in taken
+        and _calls(loaded.facts)
+        and not any(_is_below(loaded.path, target) for target in host)
     ]
     for item in plan.host:  # each is meant to be opened by MPI, a provider or a GPU program
         if item.kind == hostfiles.FILE and single.kind(f"/{item.name}"):
@@ -284,7 +286,7 @@ def start(
 
 def _is_python(loader: Loader) -> bool:
     """Return whether the program is a Python, or embeds one, and so may load packages."""
-    paths = [posixpath.basename(each.path) for each in loader.objects]
+    paths = [posixpath.basename(loaded.path) for loaded in loader.objects]
     return bool(paths) and (python_command.is_python(paths[0]) or any(name.startswith("libpython") for name in paths))
 
 

@@ -26,11 +26,11 @@ def readable(case: Case) -> Iterator[Finding]:
     elsewhere = {need.data for need in case.manifest.needs}
     own = {name.partition("/")[0] for name in has}
     for job in case.manifest.jobs:
-        for name, below in dict.fromkeys(found for word in job.command for found in _DATA.findall(word)):
+        for name, below in dict.fromkeys(match for word in job.command for match in _DATA.findall(word)):
             path, known = f"{DATA}/{name}{below}", ", ".join(sorted(own | elsewhere)) or "none"
             if name not in own | elsewhere:
                 text = f"its command has {path}, but the bundle has no data folder {name}; its data folders: {known}"
-            elif name in own and not any(each.startswith(name + below) for each in has):
+            elif name in own and not any(path_in_folder.startswith(name + below) for path_in_folder in has):
                 text = f"its command has {path}, but data folder {name} of the bundle has no such file or folder"
             else:
                 continue

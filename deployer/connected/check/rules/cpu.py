@@ -77,14 +77,14 @@ def code(case: Case, process: Process) -> Iterator[Finding]:
     if case.manifest.image.architecture != "amd64" or set(BEYOND) <= set(flags or ()):
         return
     indexes = {id(files): files.code for _, files in case.layers}
-    for each in process.loader.objects:
-        where, inner = process.view.identity(each.path)
-        facts = indexes.get(where) if each.dynamic.machine == _X86_64 else None
-        if facts is None or each.facts.level in _LEVELS or _libraries(each.path):
+    for loaded in process.loader.objects:
+        where, inner = process.view.identity(loaded.path)
+        facts = indexes.get(where) if loaded.dynamic.machine == _X86_64 else None
+        if facts is None or loaded.facts.level in _LEVELS or _libraries(loaded.path):
             continue
-        severity, sets = lacking(facts.of(inner), each.path, each is process.program, flags or ())
+        severity, sets = lacking(facts.of(inner), loaded.path, loaded is process.program, flags or ())
         if flags is None and severity == ERROR and sets:
-            text = f"{each.path} was compiled for {_shown(sets)}, but the processors of the nodes are unknown"
+            text = f"{loaded.path} was compiled for {_shown(sets)}, but the processors of the nodes are unknown"
             yield Finding("facts.cpu", MISSING_FACTS, case.plan.partition, text, CAPTURE)
         elif flags is not None and sets:
             text = (
@@ -92,17 +92,17 @@ def code(case: Case, process: Process) -> Iterator[Finding]:
                 "not have it: the program ends with SIGILL (illegal instruction)"
             )
             remedy = "compile it for older processors (-march=x86-64-v2), or choose a partition with newer ones"
-            yield Finding("cpu.instructions", severity, each.path, text, remedy)
+            yield Finding("cpu.instructions", severity, loaded.path, text, remedy)
 
 
-def lacking(found: Instructions, path: str, is_program: bool, flags: Sequence[str]) -> tuple[str, set[str]]:
+def lacking(instructions: Instructions, path: str, is_program: bool, flags: Sequence[str]) -> tuple[str, set[str]]:
     """Return the severity, and the instruction sets that a mapped file uses and a node with these flags lacks.
 
     A library that queries the processor, or is named for an instruction set, may use the set only in functions that
     are chosen at run time.
     """
-    certain = {*(found.whole if is_program or not found.asks else ()), *found.in_main} - set(flags)
-    possible = set() if found.asks else set(found.used) - set(flags)
+    certain = {*(instructions.whole if is_program or not instructions.asks else ()), *instructions.in_main} - set(flags)
+    possible = set() if instructions.asks else set(instructions.used) - set(flags)
     is_chosen = not is_program and _NAMED_FOR_A_SET.search(posixpath.basename(path))
     return ERROR if certain and not is_chosen else WARNING, certain or possible
 
@@ -113,16 +113,16 @@ def _libraries(path: str) -> list[tuple[frozenset[str], str]]:
 
 def _demands(case: Case) -> dict[frozenset[str], tuple[str, str]]:
     """Return the required sets of flags, each with the first file that requires it and the reason."""
-    found: dict[frozenset[str], tuple[str, str]] = {}
+    demands: dict[frozenset[str], tuple[str, str]] = {}
     for process in case.processes:
-        for each in process.loader.objects:
-            flags = _LEVELS.get(each.facts.level)
+        for loaded in process.loader.objects:
+            flags = _LEVELS.get(loaded.facts.level)
             if flags:
-                found.setdefault(flags, (each.path, f"built for x86-64-v{each.facts.level}"))
+                demands.setdefault(flags, (loaded.path, f"built for x86-64-v{loaded.facts.level}"))
     for path in (path for _, files in case.layers for path, entry in files.entries.items() if entry.facts):
         for flags, what in _libraries(path):
-            found.setdefault(flags, (path, what))
-    return found
+            demands.setdefault(flags, (path, what))
+    return demands
 
 
 def _shown(flags: Iterable[str]) -> str:

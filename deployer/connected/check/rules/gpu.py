@@ -77,12 +77,12 @@ def requested(case: Case) -> Iterator[Finding]:
 
 def vendor(case: Case) -> Iterator[Finding]:
     """gpu.vendor: the image's GPU libraries are only for GPUs of other vendors."""
-    kind, found = _kind(case), _vendors(case)
-    if kind is None or not found or kind in found:
+    kind, vendors = _kind(case), _vendors(case)
+    if kind is None or not vendors or kind in vendors:
         return
-    path = next(iter(found.values()))
-    text = f"the image's libraries are for GPUs of {' and '.join(found)} ({path}), and {case.plan.partition} has {kind}"
-    remedy = f"choose a partition with GPUs of {' or '.join(found)}, or build the image for {kind}"
+    path = next(iter(vendors.values()))
+    text = f"the image's libraries are for {' and '.join(vendors)} GPUs ({path}), and {case.plan.partition} has {kind}"
+    remedy = f"choose a partition with GPUs of {' or '.join(vendors)}, or build the image for {kind}"
     asking = [job for job in case.manifest.jobs if job.gpus is not None]
     for job in asking:
         yield Finding("gpu.vendor", ERROR, f"job {job.name}", text, remedy, job.name)
@@ -92,12 +92,12 @@ def vendor(case: Case) -> Iterator[Finding]:
 
 def _vendors(case: Case) -> dict[str, str]:
     """Return the vendors whose GPU libraries are in the bundle, each with the first file."""
-    found: dict[str, str] = {}
+    vendors: dict[str, str] = {}
     for path in (path for _, files in case.layers for path in files.entries):
         match = _VENDORS.match(posixpath.basename(path))
         if match and match.lastgroup:
-            found.setdefault(match.lastgroup, path)
-    return found
+            vendors.setdefault(match.lastgroup, path)
+    return vendors
 
 
 def _kind(case: Case) -> str | None:
@@ -157,16 +157,16 @@ def kernels(case: Case) -> Iterator[Finding]:
     used. The rest of NVIDIA's libraries comes with CUDA, whose minimum ``gpu.capability`` checks.
     """
     partition, capability = case.plan.partition, _capability(case)
-    found = _kernels(case)
-    if case.gpus is None or not found or _kind(case) not in _NVIDIA_OR_UNKNOWN:
+    targets = _kernels(case)
+    if case.gpus is None or not targets or _kind(case) not in _NVIDIA_OR_UNKNOWN:
         return
     if capability is None:
-        path, has = next(iter(found.items()))
+        path, has = next(iter(targets.items()))
         text = f"the compute capability of its GPUs is unknown, and {path} has kernels for {_shown(has)}"
         yield Finding("facts.gpu", MISSING_FACTS, partition, text, CAPTURE)
         return
-    unserved = {path: has for path, has in found.items() if not fatbin.serve(has, capability)}
-    served = {_soname(path) for path in found if path not in unserved}
+    unserved = {path: has for path, has in targets.items() if not fatbin.serve(has, capability)}
+    served = {_soname(path) for path in targets if path not in unserved}
     nothing = all(map(_NCCL_CUDNN.match, served))
     mapped = _mapped(case)
     for path, has in unserved.items():
@@ -190,15 +190,16 @@ def toolkit(case: Case) -> Iterator[Finding]:
         return
     mapped = _mapped(case)
     usable, refused = set(), []
-    for path, found in _kernels(case).items():
-        release, own = _PTX.get(fatbin.ptx_version(found) or (0, 0), ("", (0, 0)))
+    for path, targets in _kernels(case).items():
+        release, own = _PTX.get(fatbin.ptx_version(targets) or (0, 0), ("", (0, 0)))
         floor, _ = _FLOORS.get(int(release.partition(".")[0] or 0), _UNKNOWN)
         why = f"CUDA {release} compiled it"
-        if capability and not fatbin.serve(fatbin.machine_code(found), capability) and fatbin.serve(found, capability):
+        serves = capability is None or fatbin.serve(targets, capability)
+        if serves and capability and not fatbin.serve(fatbin.machine_code(targets), capability):
             floor, why = max(floor, own), f"it has only PTX of CUDA {release} for {_dotted(capability)}"
         if driver < floor:
             refused.append((path, why, floor))
-        elif not capability or fatbin.serve(found, capability):
+        elif serves:
             usable.add(_soname(path))
     for path, why, floor in refused:
         severity = ERROR if _is_needed(path, mapped, usable) else WARNING
@@ -207,8 +208,8 @@ def toolkit(case: Case) -> Iterator[Finding]:
         yield Finding("gpu.driver", severity, path, text, remedy)
 
 
-def _shown(found: Sequence[str]) -> str:
-    return ", ".join(fatbin.architectures(found))
+def _shown(kernels: Sequence[str]) -> str:
+    return ", ".join(fatbin.architectures(kernels))
 
 
 def _kernels(case: Case) -> dict[str, Sequence[str]]:

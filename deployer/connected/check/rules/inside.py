@@ -37,7 +37,7 @@ def image_lacks(launcher: str, manifest: Manifest, image: Index) -> str | None:
 
 def suggested(findings: Sequence[Finding], site: str, manifest: Manifest, image: Index) -> Iterator[Finding]:
     """launch.inside: a job that is refused or uncertain due to the site's MPI may run with the image's, inside-out."""
-    doubted = (each.code for each in findings if each.severity in (ERROR, MISSING_FACTS))
+    doubted = (finding.code for finding in findings if finding.severity in (ERROR, MISSING_FACTS))
     cured = dict.fromkeys(code for code in doubted if code.startswith(_CURED))
     launcher = OF_ABI.get(next(iter(manifest.mpi), ""))
     if cured and launcher and image_lacks(launcher, manifest, image) is None:

@@ -50,22 +50,22 @@ def missing(process: Process) -> Iterator[Finding]:
     library of another family. ``gpu.driver`` reports the libraries of a GPU driver, which come from the site.
     """
     mpi, program = process.plan.mpi, process.program
-    imported = [each for each in process.unloadable if not each.name.startswith(_OF_DRIVER)]
-    for each in dict.fromkeys([*process.loader.missing, *imported]):
-        at_start = program is not None and each.opened == program.path
-        known = each.name in process.sonames and not at_start and not process.host_path(each.needed_by)
-        other = mpi is not None and FAMILIES.get(each.name, mpi.abi) != mpi.abi
-        foreign = any(posixpath.basename(path).startswith(each.name) for path in process.loader.foreign)
-        if not known and not other and not foreign and not each.name.startswith(CXX):
-            text = f"it needs {each.name}, which neither the image nor the site's binds have"
-            family = FAMILIES.get(each.name)
-            remedy = f"add the package that has {each.name} to the image"
-            if process.host_path(each.needed_by):
-                remedy = f"bind the site's {each.name} as well: add its folder to the MPI's libraries in the profile"
+    imported = [lost for lost in process.unloadable if not lost.name.startswith(_OF_DRIVER)]
+    for lost in dict.fromkeys([*process.loader.missing, *imported]):
+        at_start = program is not None and lost.opened == program.path
+        known = lost.name in process.sonames and not at_start and not process.host_path(lost.needed_by)
+        other = mpi is not None and FAMILIES.get(lost.name, mpi.abi) != mpi.abi
+        foreign = any(posixpath.basename(path).startswith(lost.name) for path in process.loader.foreign)
+        if not known and not other and not foreign and not lost.name.startswith(CXX):
+            text = f"it needs {lost.name}, which neither the image nor the site's binds have"
+            family = FAMILIES.get(lost.name)
+            remedy = f"add the package that has {lost.name} to the image"
+            if process.host_path(lost.needed_by):
+                remedy = f"bind the site's {lost.name} as well: add its folder to the MPI's libraries in the profile"
             elif family and process.plan.abi == NO_MPI:  # then no site MPI is bound
                 remedy = "`mpi: []` in bundle.yaml says that nothing calls MPI: "
                 remedy += f"write `mpi: [{family}]`, or remove what calls it"
-            yield Finding("link.missing", _severity(process, each.opened), each.needed_by, text, remedy)
+            yield Finding("link.missing", _severity(process, lost.opened), lost.needed_by, text, remedy)
 
 
 def plugins(process: Process) -> Iterator[Finding]:
@@ -80,15 +80,15 @@ def plugins(process: Process) -> Iterator[Finding]:
 
 def versions(process: Process) -> Iterator[Finding]:
     """link.version: a file needs a library version, usually of glibc, that the mapped library lacks."""
-    escaped = {each.path for each in mpi_rules.escaped(process)}
-    for each in process.loader.wrong_versions():
-        text = f"it needs {each.version}, which {each.path} does not have"
+    escaped = {loaded.path for loaded in mpi_rules.escaped(process)}
+    for wrong in process.loader.wrong_versions():
+        text = f"it needs {wrong.version}, which {wrong.path} does not have"
         remedy = (
             "this is the image's own MPI library: with the site's, it is not loaded (see mpi.escape)"
-            if each.needed_by in escaped
-            else _fitting(process, each)
+            if wrong.needed_by in escaped
+            else _fitting(process, wrong)
         )
-        yield Finding("link.version", _severity(process, each.opened), each.needed_by, text, remedy)
+        yield Finding("link.version", _severity(process, wrong.opened), wrong.needed_by, text, remedy)
 
 
 def _fitting(process: Process, wrong: WrongVersion) -> str:
@@ -111,8 +111,8 @@ def _fitting(process: Process, wrong: WrongVersion) -> str:
 def reported(process: Process) -> set[str]:
     """Return the missing names and versions that these rules report as errors, so other rules can skip them."""
     loader = process.loader
-    names = {each.name for each in loader.missing if _severity(process, each.opened) == ERROR}
-    return names | {each.version for each in loader.wrong_versions() if _severity(process, each.opened) == ERROR}
+    names = {lost.name for lost in loader.missing if _severity(process, lost.opened) == ERROR}
+    return names | {wrong.version for wrong in loader.wrong_versions() if _severity(process, wrong.opened) == ERROR}
 
 
 def _severity(process: Process, opened: str) -> str:
@@ -130,6 +130,6 @@ def _severity(process: Process, opened: str) -> str:
 
 def broken(process: Process) -> Iterator[Finding]:
     """link.broken: a required library is truncated or damaged."""
-    for each in process.loader.broken:
+    for file in process.loader.broken:
         remedy = "build the image again"
-        yield Finding("link.broken", ERROR, each.path, f"it is not a complete ELF file: {each.reason}", remedy)
+        yield Finding("link.broken", ERROR, file.path, f"it is not a complete ELF file: {file.reason}", remedy)

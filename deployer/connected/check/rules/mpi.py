@@ -80,12 +80,12 @@ def escaped(process: Process) -> list[Object]:
     abi = process.plan.mpi.abi if process.plan.mpi else None
     named = {id(process.loader.find(name)) for name, family in FAMILIES.items() if family == abi}
     return [
-        each
-        for each in process.loader.objects
-        if not process.host_path(each.path)
-        and each is not process.program
-        and FAMILIES.get(each.soname, abi) == abi
-        and (id(each) in named or {"MPI_Init", "PMPI_Init"}.issubset(each.facts.exports))
+        loaded
+        for loaded in process.loader.objects
+        if not process.host_path(loaded.path)
+        and loaded is not process.program
+        and FAMILIES.get(loaded.soname, abi) == abi
+        and (id(loaded) in named or {"MPI_Init", "PMPI_Init"}.issubset(loaded.facts.exports))
     ]
 
 
@@ -94,9 +94,9 @@ def cxx(process: Process) -> Iterator[Finding]:
 
     If the image contains it, it also pulls in the rest of the image's Open MPI.
     """
-    for each in process.loader.objects:
-        for name in each.dynamic.needed:
-            if not name.startswith(CXX) or process.host_path(each.path):
+    for loaded in process.loader.objects:
+        for name in loaded.dynamic.needed:
+            if not name.startswith(CXX) or process.host_path(loaded.path):
                 continue
             used, mpi = process.loader.find(name), process.plan.mpi
             # With another Open MPI 4, the image's own library works: both have the libraries that it needs.
@@ -105,7 +105,7 @@ def cxx(process: Process) -> Iterator[Finding]:
                 there = "is nowhere" if used is None else "only the image has, not the site's MPI"
                 text = f"it needs {name}, the C++ library of Open MPI up to release 4, which {there}"
                 remedy = "build it with -DOMPI_SKIP_MPICXX and -Wl,--as-needed: C++ programs do not need it"
-                yield Finding("mpi.cxx", ERROR, each.path, text, remedy)
+                yield Finding("mpi.cxx", ERROR, loaded.path, text, remedy)
 
 
 def symbols(process: Process) -> Iterator[Finding]:
@@ -123,7 +123,7 @@ def symbols(process: Process) -> Iterator[Finding]:
         if used is None or not used.facts.exports:
             continue
         # Any mapped file may have it: Open MPI's C++ library has the functions that its programs need.
-        others = (each.facts.exports for each in process.loader.objects if each is not user)
+        others = (other.facts.exports for other in process.loader.objects if other is not user)
         exported = {name for exports in others for name in exports}
         absent = [name for name in user.facts.imports if name not in exported]
         if absent:
@@ -142,22 +142,22 @@ def tree(process: Process) -> Iterator[Finding]:
     used = process.library
     if mpi is None or used is None or not process.host_path(used.path):
         return
-    for each in process.loader.objects:
-        is_part = each.soname.startswith(_PARTS.get(mpi.family, ())) and not process.host_path(each.path)
-        if is_part and each.parent is not None and process.host_path(each.parent.path):
-            text = f"{each.parent.path} of the site's MPI would load it from the image"
+    for loaded in process.loader.objects:
+        is_part = loaded.soname.startswith(_PARTS.get(mpi.family, ())) and not process.host_path(loaded.path)
+        if is_part and loaded.parent is not None and process.host_path(loaded.parent.path):
+            text = f"{loaded.parent.path} of the site's MPI would load it from the image"
             remedy = (
                 "bind the whole installation: add the folder that contains it to the MPI's libraries in the profile"
             )
             severity = ERROR if mpi.family in ("openmpi", "cray") else WARNING
-            yield Finding("mpi.mixed", severity, each.path, text, remedy)
+            yield Finding("mpi.mixed", severity, loaded.path, text, remedy)
 
 
 def gtl(process: Process) -> Iterator[Finding]:
     """mpi.gtl: Cray MPICH is set to send from GPUs, but its library for that is not loaded: MPI_Init aborts."""
     if process.mpi_family != "cray" or process.variable(_GPU_SUPPORT) != "1" or not process.users:
         return
-    loaded = [each.soname for each in process.loader.objects]
+    loaded = [library.soname for library in process.loader.objects]
     preloaded = [posixpath.basename(path) for path in re.split("[ :]", process.variable("LD_PRELOAD"))]
     if not any(name.startswith(_GTL) for name in [*loaded, *preloaded]):
         text = f"{_GPU_SUPPORT} is 1, and no {_GTL}*.so is loaded: MPI_Init would abort"
@@ -171,12 +171,12 @@ def doubled(process: Process) -> Iterator[Finding]:
 
     MPI_Init fails, or the program crashes, because objects created by one library are not in the other's data.
     """
-    found: dict[str, list[Object]] = defaultdict(list)
-    for each in process.loader.objects:
-        name = _CORES.match(each.soname)
+    cores: dict[str, list[Object]] = defaultdict(list)
+    for loaded in process.loader.objects:
+        name = _CORES.match(loaded.soname)
         if name:
-            found[name[1]].append(each)
-    for objects in found.values():
+            cores[name[1]].append(loaded)
+    for objects in cores.values():
         first = next((core for core in objects if process.host_path(core.path)), objects[0])
         remedy = (
             f"build the image on a base whose Open MPI has {posixpath.basename(first.found)} too, or choose a site "

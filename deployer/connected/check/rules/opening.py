@@ -25,7 +25,7 @@ def may_open_mpi(process: Process, overlays: Sequence[Overlay]) -> str:
         return f"what {name} loads is not followed"
     if process.program and process.program.facts.opens:
         return "it opens libraries by name"
-    named = (posixpath.basename(each.path) for each in process.loader.objects if each is not process.program)
+    named = (posixpath.basename(loaded.path) for loaded in process.loader.objects if loaded is not process.program)
     return next((f"{library} may open an MPI library" for library in named if "mpi" in library.lower()), "")
 
 

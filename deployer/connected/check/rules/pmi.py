@@ -88,8 +88,8 @@ def kept(linked: LinkedJob, case: Case) -> Iterator[Finding]:
         sure = alone and linked.starts(process)
         speaks = languages(process) if process.library else None
         shared = [_offers(option) if speaks is None else _offers(option) & speaks for option in case.plan.containers]
-        for each in [inside] if case.plan.launch == INSIDE else filter(None, shared):
-            yield from _removed(process, each, sure)
+        for pmis in [inside] if case.plan.launch == INSIDE else filter(None, shared):
+            yield from _removed(process, pmis, sure)
 
 
 def _asks(process: Process, plan: Plan) -> bool:
@@ -142,7 +142,7 @@ def truncated(case: Case) -> Iterator[Finding]:
 def _removed(process: Process, shared: set[str], sure: bool) -> Iterator[Finding]:
     """Yield the removals of variables that a program needs for each PMI that it shares with its launcher."""
     removed = process.removed | python_calls.removed(process.text)
-    removers = [lost(_NEEDED[each], removed, process.environment) for each in sorted(shared)]
+    removers = [lost(_NEEDED[pmi], removed, process.environment) for pmi in sorted(shared)]
     if not all(removers):
         return
     first = removers[0][0]
@@ -163,7 +163,7 @@ def _offers(option: StartOption) -> set[str]:
 
 def languages(process: Process) -> set[str] | None:
     """Return the PMIs that the mapped MPI library supports; None if its files do not show them."""
-    mapped = [each.soname for each in process.loader.objects]
+    mapped = [loaded.soname for loaded in process.loader.objects]
     pmix = {PMIX} if any(name.startswith("libpmix.so") for name in mapped) else set()
     library = process.library
     if library is None:
@@ -185,13 +185,13 @@ def _of_openmpi(process: Process) -> set[str]:
     s1 and s2 are Slurm's own PMI, "isolated" is none, and most others are PMIx. "cray" is only for ALPS: it needs
     /proc/job and Cray's library, and no srun supports it.
     """
-    names = [name for each in process.loader.objects for name in each.facts.components]
+    names = [name for loaded in process.loader.objects for name in loaded.facts.components]
     folder = posixpath.dirname(process.library.path) if process.library else "/"
     for inner in _COMPONENTS:
         names += process.view.names(f"{folder}/{inner}")
-    found = {match[1] for match in map(_COMPONENT.match, names) if match}
+    components = {match[1] for match in map(_COMPONENT.match, names) if match}
     known = {"s1": PMI1, "s2": PMI2, "flux": PMI1}
-    return {known.get(name, PMIX) for name in found - {"base", "isolated", "cray"}}
+    return {known.get(name, PMIX) for name in components - {"base", "isolated", "cray"}}
 
 
 def _names(languages: set[str]) -> str:

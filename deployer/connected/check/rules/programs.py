@@ -68,12 +68,12 @@ def _unclear(linked: LinkedJob, case: Case, rules: Rules) -> Iterator[Finding]:
     text = f"cannot tell all that it starts: {_some(linked.unclear)}"
     remedy = "name the program in the job's command, or by plain words in its script"
     failed = False
-    for each in linked.candidates:
-        for finding in errors(_of_possible(each, case, rules)):
+    for program in linked.candidates:
+        for finding in errors(_of_possible(program, case, rules)):
             failed = True
-            message = f"{text}; if it starts {each.name}: {finding.subject}: {finding.message} ({finding.code})"
+            message = f"{text}; if it starts {program.name}: {finding.subject}: {finding.message} ({finding.code})"
             yield Finding("command.unclear", MISSING_FACTS, subject, message, f"{remedy}; for it: {finding.remedy}")
-    callers = [each.name for each in (*linked.possible, *linked.candidates) if each.uses_mpi]
+    callers = [program.name for program in (*linked.possible, *linked.candidates) if program.uses_mpi]
     if not callers and case.plan.mpi:
         message = f"{text}; no program that was found calls MPI"
         yield Finding("command.unclear", MISSING_FACTS, subject, message, remedy)
@@ -88,7 +88,7 @@ def _imports(linked: LinkedJob) -> Iterator[Finding]:
 
     The former is a note. The latter is not, because Rmpi opens ``libmpi.so``: the image's library, beside the site's.
     """
-    if linked.job is None or any(each.uses_mpi for each in linked.processes):
+    if linked.job is None or any(program.uses_mpi for program in linked.processes):
         return
     for process in linked.conditional:
         if process.may_import:

@@ -11,21 +11,22 @@ from deployer.contract.rules.findings import ERROR, Finding
 
 def syntax(process: Process) -> Iterator[Finding]:
     """python.syntax: a program reads a file that its Python cannot parse."""
-    for each in process.unreadable:
-        text = f"{process.name} cannot read this line, and ends with SyntaxError: {each.reason}"
+    for file in process.unreadable:
+        text = f"{process.name} cannot read this line, and ends with SyntaxError: {file.reason}"
         remedy = "write it for this Python (2to3 rewrites Python 2), or put the Python that it is for into the image"
-        yield Finding("python.syntax", ERROR, each.place, text, remedy)
+        yield Finding("python.syntax", ERROR, file.place, text, remedy)
 
 
 def modules(process: Process) -> Iterator[Finding]:
     """import.missing: a program imports a module that its Python does not find."""
-    for each in process.missing:
-        end = f"it may end with ModuleNotFoundError: {each.doubt}" if each.doubt else "it ends with ModuleNotFoundError"
-        severity = MISSING_FACTS if each.doubt else ERROR
-        text = f"it imports {each.name}, which is in none of the folders where {process.name} searches: {end}"
-        if PACKAGED.match(each.elsewhere) or each.elsewhere.endswith((".py", ".so")):
-            text += f"; {each.elsewhere} is not in them"
-        yield Finding("import.missing", severity, each.place, text, _remedy(process, each.elsewhere))
+    for module in process.missing:
+        severity, end = ERROR, "it ends with ModuleNotFoundError"
+        if module.doubt:
+            severity, end = MISSING_FACTS, f"it may end with ModuleNotFoundError: {module.doubt}"
+        text = f"it imports {module.name}, which is in none of the folders where {process.name} searches: {end}"
+        if PACKAGED.match(module.elsewhere) or module.elsewhere.endswith((".py", ".so")):
+            text += f"; {module.elsewhere} is not in them"
+        yield Finding("import.missing", severity, module.place, text, _remedy(process, module.elsewhere))
 
 
 def _remedy(process: Process, elsewhere: str) -> str:

@@ -92,7 +92,7 @@ def _unlisted(value: str, use: Use) -> bool | None:
 
 
 def _for_another_mpi(value: str, use: Use) -> bool:
-    paths = [*(each.path for each in use.process.users), *use.process.passed_over]
+    paths = [*(user.path for user in use.process.users), *use.process.passed_over]
     own = "openmpi" if ABIS.get(use.family) == OPENMPI else "mpich"
     return value.lower() not in (own, _ALIASES.get(own)) and any(map(_OF_MPI4PY.search, paths))
 
@@ -117,7 +117,7 @@ _CONDITIONS: Mapping[str, Callable[[str, Use], bool | None]] = {
     "unlisted": _unlisted,
     "other-family": _for_another_mpi,
     "no-abi": lambda _, use: "MPI4PY_MPIABI" not in use.process.environment,
-    "horovod": lambda _, use: any("/horovod/" in each.path for each in use.process.users),
+    "horovod": lambda _, use: any("/horovod/" in user.path for user in use.process.users),
 }
 _IN_NODE = "only memory of a node is used, so ranks on different nodes cannot reach each other"
 _LOOPBACK = "this interface leads to no other node"

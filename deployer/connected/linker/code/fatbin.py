@@ -44,20 +44,20 @@ def kernels(read_at: ReadAt) -> tuple[str, ...]:
     ``other`` stands for unknown kinds, ``ptx_8.2`` for the version of PTX. Empty if the file has no kernels, or has an
     unknown format.
     """
-    found: set[str] = set()
+    targets: set[str] = set()
     try:
         steps = iter(range(_MAX_ENTRIES))  # for the whole file: sections and containers may overlap
         for section in elf_sections.sections_of(read_at):
             if section.name in _NAMES:
-                found.update(_entries(read_at, section.offset, section.offset + section.size, steps))
+                targets.update(_entries(read_at, section.offset, section.offset + section.size, steps))
     except (_Other, struct.error):
         return ()
-    return tuple(sorted(found))
+    return tuple(sorted(targets))
 
 
-def serve(found: Iterable[str], gpu: Capability) -> bool:
+def serve(kernels: Iterable[str], gpu: Capability) -> bool:
     """Return whether one of the kernels is known to run on a GPU of this compute capability."""
-    for kind, _, name in (kernel.partition("_") for kernel in found):
+    for kind, _, name in (kernel.partition("_") for kernel in kernels):
         if kind == "other":
             return True
         if kind in ("sm", "compute"):
@@ -69,19 +69,19 @@ def serve(found: Iterable[str], gpu: Capability) -> bool:
     return False
 
 
-def machine_code(found: Iterable[str]) -> list[str]:
+def machine_code(kernels: Iterable[str]) -> list[str]:
     """Return the kernels that the driver does not have to compile."""
-    return [each for each in found if not each.startswith(("compute_", _PTX_VERSION))]
+    return [kernel for kernel in kernels if not kernel.startswith(("compute_", _PTX_VERSION))]
 
 
-def architectures(found: Iterable[str]) -> list[str]:
+def architectures(kernels: Iterable[str]) -> list[str]:
     """Return the kernels without their PTX versions."""
-    return [each for each in found if not each.startswith(_PTX_VERSION)]
+    return [kernel for kernel in kernels if not kernel.startswith(_PTX_VERSION)]
 
 
-def ptx_version(found: Iterable[str]) -> tuple[int, int] | None:
+def ptx_version(kernels: Iterable[str]) -> tuple[int, int] | None:
     """Return the newest PTX version in a file; None if it has no PTX."""
-    versions = [each[len(_PTX_VERSION) :].split(".") for each in found if each.startswith(_PTX_VERSION)]
+    versions = [kernel[len(_PTX_VERSION) :].split(".") for kernel in kernels if kernel.startswith(_PTX_VERSION)]
     return max(((int(major), int(minor)) for major, minor in versions), default=None)
 
 

@@ -98,32 +98,32 @@ def of_file(read_at: ReadAt) -> Instructions:
     texts = (read_at(part.offset, part.size) for part in parts)
     if not any(len(_LIKELY.findall(data)) >= _FEW_PER_PART * len(data) / _PART for data in texts):
         return Instructions()
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for part in parts:
         data = read_at(part.offset, part.size)
-        found.update(_set(data[at - part.address], *text) for at, _, *text in _decoded(data, part.address))
-    used = sorted(found.keys() - {"", _LEGACY})
+        counts.update(_set(data[at - part.address], *text) for at, _, *text in _decoded(data, part.address))
+    used = sorted(counts.keys() - {"", _LEGACY})
     if not used:
         return Instructions()
     asks = _asks(read_at, sections)
-    wide = sum(found[name] for name in used if not name.startswith("bmi"))
-    vectors = wide + found[_LEGACY]
+    wide = sum(counts[name] for name in used if not name.startswith("bmi"))
+    vectors = wide + counts[_LEGACY]
     is_whole = wide >= max(_FEW, _WHOLE * vectors)
-    whole = [name for name in used if is_whole and found[name] >= _RARE * vectors and not (asks and name == _AVX512)]
+    whole = [name for name in used if is_whole and counts[name] >= _RARE * vectors and not (asks and name == _AVX512)]
     return Instructions(used, whole, sorted(_in_main(read_at, code)), asks)
 
 
 def _parts(code: Sequence[Section]) -> Iterator[Section]:
     """Yield parts of the code, evenly spread if the code is large."""
-    counts = [-(-each.size // _PART) for each in code]
+    counts = [-(-section.size // _PART) for section in code]
     total = sum(counts)
     for step in range(min(total, _MAX_PARTS)):
         number = step * total // min(total, _MAX_PARTS)
-        for each, count in zip(code, counts, strict=True):
+        for section, count in zip(code, counts, strict=True):
             if number < count:
                 at = number * _PART
-                size = min(_PART, each.size - at)
-                yield each._replace(address=each.address + at, offset=each.offset + at, size=size)
+                size = min(_PART, section.size - at)
+                yield section._replace(address=section.address + at, offset=section.offset + at, size=size)
                 break
             number -= count
 
@@ -151,15 +151,15 @@ def _set(first: int, mnemonic: str, operands: str) -> str:
 def _asks(read_at: ReadAt, sections: Sequence[Section]) -> bool:
     """Return whether a file shows that it queries the processor, or lets the loader choose functions accordingly."""
     left = _MAX_READ
-    for each in sections:
-        if each.is_code or each.name in _TEXTS or each.kind == _RELOCATIONS:
-            data = read_at(each.offset, min(each.size, left))
+    for section in sections:
+        if section.is_code or section.name in _TEXTS or section.kind == _RELOCATIONS:
+            data = read_at(section.offset, min(section.size, left))
             left -= len(data)
-            if each.kind == _RELOCATIONS:
-                found = any(data[at : at + 4] == _IRELATIVE for at in range(8, len(data), _RELOCATION_SIZE))
+            if section.kind == _RELOCATIONS:
+                asks = any(data[at : at + 4] == _IRELATIVE for at in range(8, len(data), _RELOCATION_SIZE))
             else:
-                found = (_CPUID if each.is_code else _ASKS).search(data) is not None
-            if found:
+                asks = (_CPUID if section.is_code else _ASKS).search(data) is not None
+            if asks:
                 return True
     return left == 0  # otherwise part of the file was not read
 
@@ -175,14 +175,14 @@ def _in_main(read_at: ReadAt, code: Sequence[Section]) -> set[str]:
     if match is None:
         return set()
     number = int.from_bytes(match[2], "little", signed=True)
-    found: set[str] = set()
-    started = _follow(read_at, code, entry + match.end() + number if match[1] == _RELATIVE else number, found)
-    for address in started if not found else ():
-        _follow(read_at, code, address, found)
-    return found
+    sets: set[str] = set()
+    started = _follow(read_at, code, entry + match.end() + number if match[1] == _RELATIVE else number, sets)
+    for address in started if not sets else ():
+        _follow(read_at, code, address, sets)
+    return sets
 
 
-def _follow(read_at: ReadAt, code: Sequence[Section], start: int, found: set[str]) -> set[int]:
+def _follow(read_at: ReadAt, code: Sequence[Section], start: int, sets: set[str]) -> set[int]:
     """Add the sets that a function uses, on all its paths, to ``found``.
 
     Return the functions that it starts, if it is short and has only one path.
@@ -197,7 +197,7 @@ def _follow(read_at: ReadAt, code: Sequence[Section], start: int, found: set[str
             if address in seen:
                 break
             seen.add(address)
-            found.update({_set(data[address - begin], mnemonic, operands)} - {"", _LEGACY})
+            sets.update({_set(data[address - begin], mnemonic, operands)} - {"", _LEGACY})
             pointer = _OF_RIP.match(operands) if mnemonic == "lea" else None
             if pointer:
                 started.add(address + size + int(pointer[1] + pointer[2], 16))
@@ -213,8 +213,8 @@ def _follow(read_at: ReadAt, code: Sequence[Section], start: int, found: set[str
 
 def _from(read_at: ReadAt, code: Sequence[Section], address: int) -> bytes:
     """Return the code from an address on; empty if the address is in no section of the program's own code."""
-    for each in code:
-        skipped = address - each.address
-        if 0 <= skipped < each.size and each.name.startswith(b".text"):
-            return read_at(each.offset + skipped, min(each.size - skipped, _MAX_BLOCK))
+    for section in code:
+        skipped = address - section.address
+        if 0 <= skipped < section.size and section.name.startswith(b".text"):
+            return read_at(section.offset + skipped, min(section.size - skipped, _MAX_BLOCK))
     return b""

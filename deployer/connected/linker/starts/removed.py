@@ -22,11 +22,11 @@ class Removed(NamedTuple):
 def of_branches(branches: Sequence[frozenset[Removed]]) -> frozenset[Removed]:
     """Return the variables removed after one of several branches."""
     always = frozenset.intersection(*branches)
-    return always | {each._replace(certain=False) for each in frozenset[Removed]().union(*branches) - always}
+    return always | {removed._replace(certain=False) for removed in frozenset[Removed]().union(*branches) - always}
 
 
 def lost(names: Collection[str], removed: Collection[Removed], environment: Mapping[str, str]) -> list[Removed]:
     """Return the removals that explain why some of these variables are absent, certain ones first."""
     absent = [name for name in names if name not in environment]
-    found = {each for each in removed if any(fnmatch.fnmatchcase(name, each.pattern) for name in absent)}
-    return sorted(found, key=lambda each: (not each.certain, each))
+    matching = {removal for removal in removed if any(fnmatch.fnmatchcase(name, removal.pattern) for name in absent)}
+    return sorted(matching, key=lambda removal: (not removal.certain, removal))

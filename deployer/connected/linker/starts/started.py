@@ -3,14 +3,13 @@
 import posixpath
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from deployer.connected.linker.job_filesystem import JobFilesystem
 from deployer.connected.linker.starts import wrappers
 from deployer.connected.linker.starts.python import python_command, python_packages
-from deployer.connected.linker.starts.python.python_packages import Around, MissingModule, Packages
+from deployer.connected.linker.starts.python.python_packages import Around, Packages
 from deployer.connected.linker.starts.python.python_path import Runs
-from deployer.connected.linker.starts.python.python_syntax import Unreadable
 from deployer.connected.linker.starts.removed import Removed
 from deployer.connected.linker.starts.shell import shell_syntax
 from deployer.connected.linker.starts.shell.shell_script import MAX_STATEMENTS, Context, Reader, Script
@@ -67,8 +66,6 @@ class StartedProgram(NamedTuple):
         packages: the Python packages that it imports; None for other programs.
         environment: the variables that it receives, as far as known; an unknown value is an UnknownWord.
         removed: variables that were removed, possibly including a launcher's (PMI, Slurm).
-        missing: missing Python modules that make it fail.
-        unreadable: files that it needs to read but its Python cannot parse.
     """
 
     path: str | None
@@ -79,8 +76,6 @@ class StartedProgram(NamedTuple):
     packages: Packages | None = None
     environment: Mapping[str, str] = {}
     removed: frozenset[Removed] = frozenset()
-    missing: Sequence[MissingModule] = ()
-    unreadable: Sequence[Unreadable] = ()
 
     @property
     def key(self) -> tuple[str, str]:
@@ -196,11 +191,14 @@ class _Walk:
             return self._python(located, words, context)
         return self._add(located.real, words, context)
 
-    def _add(self, path: str | None, words: Sequence[str], context: Context, **of_python: Any) -> int | None:
-        """Add a program; ``of_python`` are fields of StartedProgram. Return its status."""
+    def _add(
+        self, path: str | None, words: Sequence[str], context: Context, script: str | None = None,
+        packages: Packages | None = None,
+    ) -> int | None:  # fmt: skip
+        """Add a program. Return its status."""
         program = StartedProgram(
-            path, tuple(words), _shown(", ".join(context.via)), context.certain, environment=dict(context.environment),
-            removed=context.removed, **of_python,
+            path, tuple(words), _shown(", ".join(context.via)), context.certain, script, packages,
+            environment=dict(context.environment), removed=context.removed,
         )  # fmt: skip
         if program not in self.programs:
             self.programs.append(program)
@@ -365,19 +363,15 @@ class _Walk:
             located.path, located.real, script, context.folder, [] if python.isolated else path, python.module,
             self._at.place, context.environment, context.alone,
         )  # fmt: skip
-        result = python_packages.find(runs, self._at.view, self._at.around)
-        packages, missing = result.packages, result.missing
+        packages = python_packages.find(runs, self._at.view, self._at.around)
         if "PYTHONHOME" in context.environment:
-            packages, missing = packages._replace(unclear="PYTHONHOME is set", extensions=()), []
-        status = self._add(
-            located.real, words, context,
-            script=script, packages=packages, missing=missing, unreadable=result.unreadable,
-        )  # fmt: skip
+            packages = packages._replace(unclear="PYTHONHOME is set", extensions=(), missing=[])
+        status = self._add(located.real, words, context, script, packages)
         shown = posixpath.basename(script or "python")[:40]
         within = context._replace(via=(*context.via, shown), certain=False)
-        for reason in result.unclear:
+        for reason in packages.starts:
             self._not_followed(reason, within)
-        for started in result.commands:
+        for started in packages.commands:
             self.command(list(started), within)
         return status
 
@@ -392,9 +386,11 @@ class _Walk:
         try:
             return command.there(name, place) if script else command.locate(name, place)
         except Unsure:  # the image may have it at a path that the site can hide with a bind
-            names = [name] if "/" in name else [f"{each}/{name}" for each in place.path.split(":")]
+            names = [name] if "/" in name else [f"{top}/{name}" for top in place.path.split(":")]
             names += [f"./{name}"] if script else []
-            for candidate in (each if each.startswith("/") else f"{workdir}/{each}" for each in names):
+            for candidate in (
+                path_or_name if path_or_name.startswith("/") else f"{workdir}/{path_or_name}" for path_or_name in names
+            ):
                 real = self._at.view.file(candidate) if candidate.startswith("/") else None
                 if real and not candidate.startswith(_OF_THE_NODE):
                     return Located(candidate, real, command.PathInfo(command.FILE))

@@ -17,9 +17,9 @@ class UnknownWord(str):
     single: bool
 
     def __new__(cls, source: str, prefix: str = "", single: bool = False) -> "UnknownWord":
-        made = super().__new__(cls, source)
-        made.prefix, made.single = prefix, single
-        return made
+        word = super().__new__(cls, source)
+        word.prefix, word.single = prefix, single
+        return word
 
 
 def known_or_none(value: object) -> str | None:

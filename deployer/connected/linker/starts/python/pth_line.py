@@ -48,7 +48,7 @@ class _Line:
     def follow(self, tree: ast.Module) -> list[str]:
         """Follow the statements in order."""
         for node in tree.body:
-            if isinstance(node, ast.Import) and all(each.name in _MODULES and not each.asname for each in node.names):
+            if isinstance(node, ast.Import) and all(item.name in _MODULES and not item.asname for item in node.names):
                 continue
             if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
                 self._variables[node.targets[0].id] = self._value(node.value)
@@ -74,8 +74,8 @@ class _Line:
 
     def _either(self, node: ast.BoolOp) -> _Value:
         value: _Value = None
-        for each in node.values:
-            value = self._value(each)
+        for operand in node.values:
+            value = self._value(operand)
             if bool(value) == isinstance(node.op, ast.Or):
                 break
         return value

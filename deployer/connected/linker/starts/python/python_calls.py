@@ -58,9 +58,9 @@ def _removed(node: ast.AST) -> Iterator[str]:
         elif (of_environment and node.func.attr == "pop") or node.func.attr == "unsetenv":
             yield _name(node.args[0] if node.args else None)
     elif isinstance(node, ast.Delete):
-        for each in node.targets:
-            if isinstance(each, ast.Subscript) and ast.unparse(each.value) in _MAPPINGS:
-                yield _name(each.slice)
+        for target in node.targets:
+            if isinstance(target, ast.Subscript) and ast.unparse(target.value) in _MAPPINGS:
+                yield _name(target.slice)
 
 
 def _name(node: ast.expr | None) -> str:
@@ -91,9 +91,9 @@ def _reached(tree: ast.Module) -> Iterator[ast.AST]:
             yield from (item.context_expr for item in (node.items if isinstance(node, ast.With) else ()))
             todo += node.body[::-1]
         elif isinstance(node, (ast.Expr, ast.Assign, ast.AnnAssign, ast.Return)):
-            if not any(isinstance(each, (ast.IfExp, ast.BoolOp, ast.Lambda)) for each in ast.walk(node)):
+            if not any(isinstance(inner_node, (ast.IfExp, ast.BoolOp, ast.Lambda)) for inner_node in ast.walk(node)):
                 yield node
-            names = [ast.unparse(each.func) for each in ast.walk(node) if isinstance(each, ast.Call)]
+            names = [ast.unparse(inner_node.func) for inner_node in ast.walk(node) if isinstance(inner_node, ast.Call)]
             todo += [inner for name in names if name in functions for inner in functions.pop(name).body[::-1]]
         elif not isinstance(node, (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             return

@@ -177,12 +177,12 @@ def _is_special(function: ast.FunctionDef) -> bool:
 def _ending(functions: Mapping[str, ast.FunctionDef], tree: ast.Module) -> frozenset[str]:
     """Return the functions of a module, including imported ones by their local names, that may end the program."""
     aliases = (alias for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names)
-    found = frozenset(alias.asname for alias in aliases if alias.asname and _ENDS.search(alias.name))
+    ending = frozenset(alias.asname for alias in aliases if alias.asname and _ENDS.search(alias.name))
     while True:
-        more = found | {name for name, function in functions.items() if _may_end(function, found)}
-        if more == found:
-            return found
-        found = more
+        more = ending | {name for name, function in functions.items() if _may_end(function, ending)}
+        if more == ending:
+            return ending
+        ending = more
 
 
 def _may_end(node: ast.AST, ending: Collection[str]) -> bool:
@@ -199,15 +199,15 @@ def _may_end(node: ast.AST, ending: Collection[str]) -> bool:
 
 def _calls(node: ast.AST) -> list[str]:
     """Return the functions that a statement always calls."""
-    found = []
+    called = []
     for inner in ast.walk(node):
         if isinstance(
             inner, (ast.IfExp, ast.BoolOp, ast.Lambda, ast.ListComp, ast.GeneratorExp, ast.DictComp, ast.SetComp)
         ):
             return []
         if isinstance(inner, ast.Call) and isinstance(inner.func, ast.Name):
-            found.append(inner.func.id)
-    return found
+            called.append(inner.func.id)
+    return called
 
 
 def _name(node: ast.expr) -> str:

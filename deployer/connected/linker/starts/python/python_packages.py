@@ -40,12 +40,20 @@ class Packages(NamedTuple):
         possible: packages that may be imported.
         unclear: why other packages may be imported as well; empty if none may.
         extensions: extension modules that make the program fail if they are missing, by path.
+        missing: missing modules that make it fail.
+        unreadable: files that it needs to read but its Python cannot parse.
+        commands: the command lines of programs that it may start.
+        starts: why it may start other programs as well.
     """
 
     imported: frozenset[str]
     possible: frozenset[str]
     unclear: str = ""
     extensions: Sequence[str] = ()
+    missing: "Sequence[MissingModule]" = ()
+    unreadable: Sequence[Unreadable] = ()
+    commands: Sequence[tuple[str, ...]] = ()
+    starts: Sequence[str] = ()
 
 
 class MissingModule(NamedTuple):
@@ -64,16 +72,6 @@ class MissingModule(NamedTuple):
     doubt: str = ""
 
 
-class Found(NamedTuple):
-    """A program's packages, the programs it starts, why these may be incomplete, and what makes it fail."""
-
-    packages: Packages
-    commands: Sequence[tuple[str, ...]]
-    unclear: Sequence[str]
-    missing: Sequence[MissingModule] = ()
-    unreadable: Sequence[Unreadable] = ()
-
-
 class Around(NamedTuple):
     """Facts about the files of the job besides their names.
 
@@ -90,15 +88,17 @@ class Around(NamedTuple):
     extensions: Extensions | None = None
 
 
-def find(runs: Runs, view: JobFilesystem, around: Around) -> Found:
+def find(runs: Runs, view: JobFilesystem, around: Around) -> Packages:
     """Return the packages that a program imports."""
     search = _Search(runs, view, around)
     search.follow()
     extensions, lacking = search.extensions()
     missing = [*search.judged(), *lacking]
     certain, possible = frozenset(search.certain), frozenset(search.possible.keys() - search.certain.keys())
-    packages = Packages(certain, possible, "; ".join(search.unclear), extensions)
-    return Found(packages, search.commands, list(search.starts), missing, search.unreadable)
+    return Packages(
+        certain, possible, "; ".join(search.unclear), extensions, missing, search.unreadable, search.commands,
+        list(search.starts),
+    )  # fmt: skip
 
 
 class _Search:
@@ -219,7 +219,7 @@ class _Search:
         """Return whether a module of any kind exists at a path."""
         folder, name = posixpath.split(top)
         names = self._names(folder)
-        return any(each == name or (each.startswith(name + ".") and each.endswith(_MODULE_FILES)) for each in names)
+        return any(entry == name or (entry.startswith(name + ".") and entry.endswith(_MODULE_FILES)) for entry in names)
 
     def _names(self, folder: str) -> list[str]:
         if folder not in self._listed:
@@ -351,7 +351,7 @@ class _Search:
     def _changes(self, kind: str, before: Sequence[str]) -> list[str]:
         """Return messages on packages in ``before``, or their imports, that change where or how modules are found."""
         what = {"hooks": "changes how modules are found", "path": "changes sys.path"}[kind]
-        known = import_hooks.HARMLESS if kind == "hooks" else {}
+        known = import_hooks.HARMLESS if kind == "hooks" else ()
         reached = dict.fromkeys(["", *before] if before else [])  # "": all plugins
         for path in _growing(reached):
             for name in self._data.get(path, _NOTHING).possible:
@@ -378,7 +378,7 @@ class _Search:
         for path in (path for paths in (self.certain, self.possible) for path in _growing(paths)):
             for name in self._data.get(path, _NOTHING).possible:
                 self._import(name, False)
-            if any(each.startswith(path) for each in self._around.calling):
+            if any(file.startswith(path) for file in self._around.calling):
                 self._import(_FROM_C, False)
 
 

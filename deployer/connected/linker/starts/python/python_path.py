@@ -171,8 +171,8 @@ class _Places:
     def _packages(self, prefix: str) -> list[str]:
         """Return the folders of packages below a prefix."""
         tops = self._libraries(prefix, True)
-        found = [self._view.resolve(f"{top}/{name}") for top in tops for name in ("site-packages", "dist-packages")]
-        return list(dict.fromkeys(path for path in found if path))
+        paths = [self._view.resolve(f"{top}/{name}") for top in tops for name in ("site-packages", "dist-packages")]
+        return list(dict.fromkeys(path for path in paths if path))
 
     def _library(self, prefix: str) -> list[str]:
         """Return the folders of a Python's library; empty if they are uncertain."""

@@ -16,8 +16,8 @@ def evaluated(words: Sequence[str]) -> bool | None:
     if not known(words) and not (len(words) == 2 and known(words[:1])):
         return None
     if words[:1] == ["!"] and len(words) > 1:
-        found = evaluated(words[1:])
-        return None if found is None else not found
+        truth = evaluated(words[1:])
+        return None if truth is None else not truth
     if len(words) == 2 and words[0] in ("-n", "-z"):
         word = words[1]
         if isinstance(word, UnknownWord):
@@ -73,8 +73,8 @@ def inside(node: object) -> Iterator[tuple[str, Node]]:
     Names that are set within substitutions are left out.
     """
     if isinstance(node, list):
-        for each in node:
-            yield from inside(each)
+        for child in node:
+            yield from inside(child)
     elif isinstance(node, dict):
         kind = node.get("Type")
         if kind in ("CmdSubst", "ProcSubst"):
@@ -89,5 +89,5 @@ def inside(node: object) -> Iterator[tuple[str, Node]]:
             for part in (node.get("X") or {}).get("Parts") or []:
                 if part.get("Type") == "Lit" and _NAME.fullmatch(str(part["Value"])):
                     yield "arithmetic", part
-        for each in node.values():
-            yield from inside(each)
+        for child in node.values():
+            yield from inside(child)

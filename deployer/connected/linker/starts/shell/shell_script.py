@@ -45,7 +45,7 @@ _SPECIAL = frozenset((
 ))  # fmt: skip
 _DECLARING = ("export", "readonly", "local", "declare", "typeset")
 #: Commands that set the status in other ways: through the text that they read, or their argument.
-_OWN_STATUS = (".", "source", "eval", "exit", "return", "break", "continue")
+_OWN_STATUS = (".", "source", "eval", "exit", "return", "break", "continue", "exec", "command", "builtin")
 #: The function that bash runs if it does not find a command.
 _HANDLER = "command_not_found_handle"
 #: Commands that read code in a way that is not followed.
@@ -154,13 +154,13 @@ class Script(ShellVariables):
         if not node.get("Cmd"):
             state.status = None
             return
-        stdin = self._input(redirects, state)
+        state.stdin = self._input(redirects, state)
         if node.get("Background") or node.get("Coprocess"):
-            self._shell(lambda within: self._command(node["Cmd"], within, stdin), state)
+            self._shell(lambda within: self._command(node["Cmd"], within), state)
             state.status = 0
             return
         tested, state.tested = state.tested, bool(state.tested or node.get("Negated"))
-        self._command(node["Cmd"], state, stdin)
+        self._command(node["Cmd"], state)
         state.tested = tested
         if not state.alive:
             return
@@ -187,11 +187,9 @@ class Script(ShellVariables):
                 stdin = UnknownWord("a file as its input")
         return stdin
 
-    def _command(self, node: Node, state: State, stdin: str | None) -> None:
+    def _command(self, node: Node, state: State) -> None:
         kind = node["Type"]
-        if kind == "CallExpr":
-            self._call(node, state, stdin)
-        elif kind in ("ArithmCmd", "LetClause", "TestClause"):
+        if kind in ("ArithmCmd", "LetClause", "TestClause"):
             self._nested(node, state)
             truth = self._clause(node.get("X") or {}, state) if kind == "TestClause" else None
             state.status = None if truth is None else int(not truth)
@@ -209,8 +207,8 @@ class Script(ShellVariables):
     @property
     def _compound(self) -> Mapping[str, Callable[[Node, State], None]]:
         return {
-            "BinaryCmd": self._binary, "CaseClause": self._case, "DeclClause": self._declare, "ForClause": self._loop,
-            "FuncDecl": self._define, "IfClause": self._if, "WhileClause": self._loop,
+            "BinaryCmd": self._binary, "CallExpr": self._call, "CaseClause": self._case, "DeclClause": self._declare,
+            "ForClause": self._loop, "FuncDecl": self._define, "IfClause": self._if, "WhileClause": self._loop,
         }  # fmt: skip
 
     def _define(self, node: Node, state: State) -> None:
@@ -271,28 +269,28 @@ class Script(ShellVariables):
     def _case(self, node: Node, state: State) -> None:
         self._nested(node.get("Word") or {}, state)
         word = self._words.text(node.get("Word"), state)
-        certain, found = state.certain, list[State]()
+        certain, branches = state.certain, list[State]()
         state.status = 0
         sure = True  # whether all patterns so far certainly do not match
         falls = False  # from the previous item, through ;&
         for item in node.get("Items") or []:
-            each: list[bool | None] = [self._words.matches(word, pattern, state) for pattern in item["Patterns"]]
-            if all(match is False for match in each) and not falls:
+            matches: list[bool | None] = [self._words.matches(word, pattern, state) for pattern in item["Patterns"]]
+            if all(match is False for match in matches) and not falls:
                 continue
             here = state.copy()
-            here.certain = certain and sure and True in each and not found
+            here.certain = certain and sure and True in matches and not branches
             self._statements(item.get("Stmts") or [], here)
-            found.append(here)
+            branches.append(here)
             falls = item.get("Op") != ";;"
-            if True in each and not falls and None not in each[: each.index(True)]:
+            if True in matches and not falls and None not in matches[: matches.index(True)]:
                 if sure:
-                    state.merge(found, certain)
+                    state.merge(branches, certain)
                     return
                 break
-            sure = sure and not falls and None not in each and True not in each
+            sure = sure and not falls and None not in matches and True not in matches
         else:
-            found.append(state.copy())
-        state.merge(found, certain)
+            branches.append(state.copy())
+        state.merge(branches, certain)
 
     def _loop(self, node: Node, state: State) -> None:
         certain = state.certain
@@ -352,7 +350,7 @@ class Script(ShellVariables):
             self._statements(node.get("Do") or [], state)
             escaped = self._loops.pop()
             if escaped:  # by break or continue: the loop continues or ends
-                left += [each.copy() for each in escaped]
+                left += [other.copy() for other in escaped]
                 state.become([state.copy(), *escaped])
                 state.certain = False
             if not state.alive:
@@ -361,7 +359,7 @@ class Script(ShellVariables):
 
     # -------------------------------------------------------------------------------------------------- commands
 
-    def _call(self, node: Node, state: State, stdin: str | None) -> None:
+    def _call(self, node: Node, state: State) -> None:
         arguments, assigns, line = node.get("Args") or [], node.get("Assigns") or [], self._line
         status = self._nested({"Args": arguments, "Assigns": assigns}, state)
         self._line = line
@@ -375,7 +373,7 @@ class Script(ShellVariables):
             return
         stays = words[0] in _SPECIAL or words[0] in state.functions
         state.exported |= frozenset(names)
-        self._run(words, state, stdin)
+        self._run(words, state)
         if not stays:
             state.exported = exported
         for name, value in saved.items():
@@ -386,7 +384,7 @@ class Script(ShellVariables):
             else:
                 state.assign(name, value)
 
-    def _run(self, words: list[str], state: State, stdin: str | None, functions: bool = True) -> None:
+    def _run(self, words: list[str], state: State, functions: bool = True) -> None:
         name = words[0]
         if isinstance(name, UnknownWord):
             self._not_followed(f"the command is {name}, which is only known when it runs", state)
@@ -396,10 +394,6 @@ class Script(ShellVariables):
             self._builtins[name](words, state)
             if name not in _OWN_STATUS:
                 state.status = _STATUS.get(name)
-        elif name == "exec":
-            self._exec(words[1:], state, stdin)
-        elif name in ("command", "builtin"):
-            self._named(words, state, stdin)
         elif name in _UNCLEAR:
             self._not_followed(f"{name} is not followed", state)
         elif name in ("test", "["):
@@ -408,7 +402,7 @@ class Script(ShellVariables):
         elif name in _NOTHING:
             state.status = _STATUS.get(name)
         else:
-            self._start(words, state, stdin)
+            self._start(words, state)
 
     @property
     def _builtins(self) -> Mapping[str, Callable[[list[str], State], None]]:
@@ -418,15 +412,19 @@ class Script(ShellVariables):
             "exit": self._leave, "return": self._leave, "break": self._leave, "continue": self._leave,
             "cd": self._cd, "pushd": self._pushd, "popd": self._popd, "shift": self._shift, "set": self._set,
             "read": self._read, "getopts": self._read, "unset": self._unset, "printf": self._printf,
+            "exec": self._exec, "command": self._named, "builtin": self._named,
             **dict.fromkeys(_DECLARING, self._export_words),
         }  # fmt: skip
 
-    def _start(self, words: list[str], state: State, stdin: str | None) -> None:
+    def _start(self, words: list[str], state: State) -> None:
         if self._muted:
             state.status = None
             return
         path = known_or_none(state.variables.get("PATH"))
-        context = Context(state.environment(), path, state.folder, (), state.certain, stdin, state.removed, alone=False)
+        context = Context(
+            state.environment(), path, state.folder, certain=state.certain, stdin=state.stdin, removed=state.removed,
+            alone=False,
+        )  # fmt: skip
         state.status = self._reader.start(words, context, self._line)
         if state.status == NOT_FOUND and _HANDLER in state.functions:
             state.status = None
@@ -489,7 +487,8 @@ class Script(ShellVariables):
             return
         state.alive = False
 
-    def _exec(self, words: list[str], state: State, stdin: str | None) -> None:
+    def _exec(self, words: list[str], state: State) -> None:
+        words = words[1:]
         while words and words[0].startswith("-") and not isinstance(words[0], UnknownWord):
             option = words.pop(0)
             if option == "-a":
@@ -502,11 +501,11 @@ class Script(ShellVariables):
             if isinstance(words[0], UnknownWord):
                 self._not_followed(f"exec starts {words[0]}, which is only known when it runs", state)
             else:
-                self._start(words, state, stdin)
+                self._start(words, state)
             self._end(state.status)
             state.alive, state.ended = False, True
 
-    def _named(self, words: list[str], state: State, stdin: str | None) -> None:
+    def _named(self, words: list[str], state: State) -> None:
         """Follow ``command`` and ``builtin``."""
         rest = words[1:]
         if rest[:1] == ["--"]:
@@ -517,7 +516,7 @@ class Script(ShellVariables):
         if rest[0].startswith("-"):
             self._unclear(f"{words[0]} {rest[0]} is not followed")
         else:
-            self._run(rest, state, stdin, functions=False)
+            self._run(rest, state, functions=False)
 
     def _eval(self, words: list[str], state: State) -> None:
         text = joined([part for word in words[1:] for part in (word, " ")])
@@ -637,6 +636,6 @@ class Script(ShellVariables):
             return evaluated([str(node["Op"]), self._words.text(node["X"], state)])
         if node.get("Type") == "BinaryTest" and node.get("Op") in ("==", "=", "!="):
             word = self._words.text(node["X"], state)
-            found = self._words.matches(word, node["Y"], state)
-            return found if node["Op"] != "!=" or found is None else not found
+            matches = self._words.matches(word, node["Y"], state)
+            return matches if node["Op"] != "!=" or matches is None else not matches
         return None

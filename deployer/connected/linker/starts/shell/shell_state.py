@@ -35,6 +35,7 @@ class State:
         ended: whether the shell ended before it without an error.
         may_have_ended: whether it did so in an earlier branch.
         status: ``$?``: FAILED if it is nonzero but otherwise unknown; None if it is unknown.
+        stdin: the text of the current command's input; None if it has none of its own.
         tested: whether a condition uses the status of the commands that run here.
         stops: whether the script ends at the first command that fails (``set -e``).
         pipefail: whether a pipeline fails if one of its commands fails.
@@ -54,6 +55,7 @@ class State:
     pushed: tuple[str | None, ...] = ()
     may_have_ended: bool = False
     status: int | None = 0
+    stdin: str | None = None
     tested: bool = False
     stops: bool = False
     pipefail: bool = False
@@ -81,19 +83,21 @@ class State:
         self.folder = _common([state.folder for state in alive], None)
         self.pushed = _common([state.pushed for state in alive], ())
         values = {
-            name: [each.variables.get(name, _UNSET) for each in alive] for state in alive for name in state.variables
+            name: [branch.variables.get(name, _UNSET) for branch in alive]
+            for state in alive
+            for name in state.variables
         }
         self.variables = {name: _common(of_each, UnknownWord(f"${name}")) for name, of_each in values.items()}
         self.exported = frozenset(name for state in alive for name in state.exported)
-        bodies = {name: [each.functions.get(name) for each in alive] for state in alive for name in state.functions}
+        bodies = {name: [branch.functions.get(name) for branch in alive] for state in alive for name in state.functions}
         self.functions = {name: _common(of_each, None) for name, of_each in bodies.items()}
 
     def merge(self, others: Sequence["State"], certain: bool) -> None:
         """Keep what holds after one of several branches. ``certain``: whether the branches are certainly reached."""
         self.become(others)
-        self.may_have_ended = any(each.ended or each.may_have_ended for each in others)
+        self.may_have_ended = any(branch.ended or branch.may_have_ended for branch in others)
         self.certain = certain and not self.may_have_ended
-        self.ended = not self.alive and all(each.ended for each in others)
+        self.ended = not self.alive and all(branch.ended for branch in others)
 
     def environment(self) -> Mapping[str, str]:
         """Return the variables that programs receive."""
@@ -111,7 +115,7 @@ def either(statuses: Sequence[int | None]) -> int | None:
 
 def piped(statuses: Sequence[int | None]) -> int | None:
     """Return the status of a pipeline that fails if one of its commands fails."""
-    failed = [each for each in statuses if each]
+    failed = [status for status in statuses if status]
     return failed[-1] if failed else either(statuses)
 
 

@@ -51,8 +51,8 @@ def statements(text: str, dialect: str) -> list[Node]:
         raise
     except DeployerError as error:
         raise NotReadable(f"shfmt cannot read it: {error.message:.80}") from error
-    found: list[Node] = tree.get("Stmts", [])
-    return found
+    stmts: list[Node] = tree.get("Stmts", [])
+    return stmts
 
 
 def _program() -> str:

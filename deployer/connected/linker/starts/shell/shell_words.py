@@ -36,12 +36,12 @@ class Words:
 
     def fields(self, words: Sequence[Node], state: State) -> list[str]:
         """Return the fields that a command's words expand to; unknown fields are UnknownWord."""
-        found: list[str] = []
+        fields: list[str] = []
         for word in words:
-            found += self._fields(word, state)
-            if len(found) > _MAX_FIELDS:
-                return [*found[:_MAX_FIELDS], UnknownWord("more words than are read")]
-        return found
+            fields += self._fields(word, state)
+            if len(fields) > _MAX_FIELDS:
+                return [*fields[:_MAX_FIELDS], UnknownWord("more words than are read")]
+        return fields
 
     def text(self, word: Node | None, state: State) -> str:
         """Return the text of a word that is not split, for example in an assignment."""
@@ -80,9 +80,9 @@ class Words:
             return _spliced(pieces) if len(texts) < len(pieces) else [(one_word(joined(texts)), True, False)]
         piece = self._piece(part, state, quoted)
         if isinstance(piece, tuple):
-            if not any(_GLOB.search(each) or _BLANK.search(each) or each == "" for each in piece):
+            if not any(_GLOB.search(text) or _BLANK.search(text) or text == "" for text in piece):
                 return _spliced([piece])
-            piece = UnknownWord("$@") if any(isinstance(each, UnknownWord) for each in piece) else " ".join(piece)
+            piece = UnknownWord("$@") if any(isinstance(text, UnknownWord) for text in piece) else " ".join(piece)
         if part["Type"] in ("Lit", "SglQuoted") or isinstance(piece, UnknownWord):
             return [(piece, True, False)]
         if _GLOB.search(piece) or "IFS" in state.variables or (piece and not piece.strip(" \t\n")):
@@ -191,23 +191,23 @@ class Words:
 
     def _pattern(self, word: Node | None, state: State) -> str | None:
         """Return a pattern in fnmatch syntax; None if it is unknown."""
-        found = ""
+        text = ""
         for part in (word or {}).get("Parts", []):
             if part["Type"] == "Lit" and "\\" not in part["Value"] and "(" not in part["Value"]:
-                found += part["Value"].replace("[", "[[]")
+                text += part["Value"].replace("[", "[[]")
                 continue
             piece = self._piece(part, state, True)
             if not isinstance(piece, str) or isinstance(piece, UnknownWord):
                 return None
-            found += re.sub(r"([*?\[])", r"[\1]", piece)
-        return found
+            text += re.sub(r"([*?\[])", r"[\1]", piece)
+        return text
 
     def matches(self, word: str, pattern: Node, state: State) -> bool | None:
         """Return whether a ``case`` pattern matches; None if that is unknown."""
         if any(part["Type"] == "Lit" and re.search(r"[\[\\(~]", part["Value"]) for part in pattern.get("Parts", [])):
             return None
-        found = self._pattern(pattern, state)
-        return None if found is None or isinstance(word, UnknownWord) else fnmatch.fnmatchcase(word, found)
+        text = self._pattern(pattern, state)
+        return None if text is None or isinstance(word, UnknownWord) else fnmatch.fnmatchcase(word, text)
 
 
 def _flat(piece: str | tuple[str, ...]) -> str:

@@ -410,7 +410,7 @@ def run_python(text: str, words: str, image: Mapping[str, Any], **settings: str)
     whole |= {f"{path}/__init__.py": "" for path in data} | dict(image)
     app = {"t.py": text, "near.py": "import json\nimport gone", "space/inner.py": "", "run.sh": settings.pop("sh", "")}
     found = follow(shlex.split(words), app, whole, data, **settings)
-    return [each for program in found.programs for each in program.missing]
+    return [each for program in found.programs if program.packages for each in program.packages.missing]
 
 
 @pytest.mark.parametrize(
@@ -499,7 +499,7 @@ def test_a_hook_that_may_find_what_is_nowhere_is_a_doubt(text: str) -> None:
 def test_a_text_that_no_python_3_reads(text: str, line: int) -> None:
     image = {**PYTHON, f"{SITE}/plain/__init__.py": ""}
     (program,) = follow(["python3", f"{APP}/t.py"], {"t.py": text, "old.py": "\nprint 1"}, image).programs
-    (found,) = program.unreadable
+    (found,) = program.packages.unreadable
     assert found.place == (f"t.py:{line}" if "old" not in text else f"old.py:{line}")
 
 
@@ -509,7 +509,7 @@ def test_a_text_that_no_python_3_reads(text: str, line: int) -> None:
 def test_a_text_that_may_not_be_read(text: str) -> None:
     app = {"t.py": text, "old.py" if "." not in text else "old/x/y.py": "print 1"}
     (program,) = follow(["python3", f"{APP}/t.py"], app, PYTHON).programs
-    assert program.unreadable == []
+    assert program.packages.unreadable == []
 
 
 @pytest.mark.parametrize(
@@ -531,7 +531,7 @@ def test_a_text_that_may_not_be_read(text: str) -> None:
 def test_a_python_reads_what_its_version_reads(python: str, text: str, reads: bool) -> None:
     image = {**PYTHON, "/usr/bin/python3": (python,), f"/usr/bin/{python}": None}
     (program,) = follow(["python3", f"{APP}/t.py"], {"t.py": text}, image).programs
-    assert (program.unreadable == []) == reads
+    assert (program.packages.unreadable == []) == reads
 
 
 def test_a_path_that_is_unknown_is_a_doubt() -> None:

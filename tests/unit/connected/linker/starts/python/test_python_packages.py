@@ -31,7 +31,7 @@ def test_all_that_is_imported_is_found() -> None:
         done = subprocess.run([python, "-c", f"import {name}; {_PRINT}"], check=True, capture_output=True, text=True)
         files = [os.path.realpath(file) for file in json.loads(done.stdout) if file]
         runs = Runs(python, os.path.realpath(python), f"-c import {name}", "/nowhere", [])
-        found = python_packages.find(runs, JobFilesystem(HostFiles("/")), Around(data)).packages
+        found = python_packages.find(runs, JobFilesystem(HostFiles("/")), Around(data))
         below = [file for file in files if file.startswith(f"{site}/")]
         assert f"{site}/{name}" in found.imported
         assert found.unclear or [file for file in below if not is_of(file, found.imported | found.possible)] == []
