@@ -36,7 +36,7 @@ from deployer.connected.check.rules import (
 from deployer.connected.check.rules.case import Case
 from deployer.connected.linker import commands, index, jobs
 from deployer.connected.linker.index import Bundle
-from deployer.connected.linker.job_filesystem import Captured, Files
+from deployer.connected.linker.job_filesystem import Files
 from deployer.connected.linker.jobs import LinkedJob
 from deployer.connected.linker.process import Overlay, Process
 from deployer.connected.site_profile.plan import make_plan, make_plans
@@ -284,7 +284,7 @@ def host_files(profile: Profile, plan: Plan) -> Mapping[str, Files]:
     sources = {bind.target: bind.source for bind in plan.binds}
     sources |= {hostfiles.FOLDER: ""} if plan.host else {}
     return {
-        target: Captured(_below(captured.files, source), _below(captured.links, source))
+        target: index.of_site(_below(captured.files, source), _below(captured.links, source))
         for target, source in sources.items()
     }
 

@@ -21,7 +21,7 @@ from deployer.connected.ground.caches import CachedFacts
 from deployer.connected.linker import package_imports
 from deployer.connected.linker.code import fatbin
 from deployer.connected.linker.code.code_facts import CodeFacts
-from deployer.connected.linker.job_filesystem import FILE, FOLDER, LINK, SMALL, folders_of, names_in
+from deployer.connected.linker.job_filesystem import FILE, FOLDER, LINK, SMALL, folders_of
 from deployer.connected.linker.package_imports import PACKAGED, PackageImports
 from deployer.contract.base import json_records, records, tarformat
 from deployer.contract.base.tarformat import HARDLINK, SYMLINK, TarEntry
@@ -95,7 +95,7 @@ class ContentPlace(NamedTuple):
 
 @dataclasses.dataclass
 class Index:
-    """The files of an image, as the dry link needs them (``view.Files``).
+    """The files of an image, as the dry link needs them (``job_filesystem.Files``).
 
     Attributes:
         entries: the facts about each path.
@@ -140,7 +140,9 @@ class Index:
 
     def names(self, path: str) -> list[str]:
         """Return the names in a folder."""
-        return names_in(path, self.entries)
+        top = path.rstrip("/") + "/"
+        inside = (entry[len(top) :] for entry in self.entries if entry.startswith(top))
+        return [name for name in inside if name and "/" not in name]
 
     def record(self) -> json_records.Record:
         """Return the index as a JSON record."""
@@ -214,7 +216,17 @@ def of_app(bundle: Bundle) -> Index:
             elif len(data) <= SMALL:
                 contents[path] = data
     code = CodeFacts(elves.get, None)
-    return Index({**dict.fromkeys(folders_of(entries), Indexed(FOLDER)), **entries}, contents, code=code)
+    return Index(_with_folders(entries), contents, code=code)
+
+
+def of_site(files: Mapping[str, Facts], links: Mapping[str, str]) -> Index:
+    """Return the index of captured files of a site, with facts only, and of its links, by absolute path."""
+    entries = {path: Indexed(LINK, target) for path, target in links.items()}
+    return Index(_with_folders(entries | {path: Indexed(FILE, facts=facts) for path, facts in files.items()}), {})
+
+
+def _with_folders(entries: Mapping[str, Indexed]) -> Mapping[str, Indexed]:
+    return {**dict.fromkeys(folders_of(entries), Indexed(FOLDER)), **entries}
 
 
 def _sha256(texts: Iterable[str]) -> str:
@@ -269,8 +281,7 @@ def _read_wheel(bundle: Bundle, name: str) -> Index:
         top, slash, rest = path[1:].partition("/")
         if file.size <= package_imports.MAX_TEXT:
             packages.add("", top, slash + rest, functools.partial(_whole, opened, file))
-    entries = {**dict.fromkeys(folders_of(entries), Indexed(FOLDER)), **entries}
-    return Index(entries, {}, opened.programs(), {}, packages.packages(), packages.modules)
+    return Index(_with_folders(entries), {}, opened.programs(), {}, packages.packages(), packages.modules)
 
 
 def _opened(bundle: Bundle, name: str) -> Wheel:

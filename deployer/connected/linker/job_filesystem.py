@@ -1,6 +1,6 @@
 """The file system that a job will see: an image with the plan's binds over it. Nothing is mounted or unpacked."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from deployer.contract.bundle import command
@@ -128,32 +128,6 @@ class JobFilesystem:
         raise AssertionError("the image is below everything")
 
 
-class Captured:
-    """Captured files of a site, with facts only, and its links, by absolute path."""
-
-    def __init__(self, facts: Mapping[str, Facts], links: Mapping[str, str] | None = None) -> None:
-        self._facts = dict(facts)
-        self._links = dict(links or {})
-        self._folders = folders_of([*self._facts, *self._links])
-
-    def kind(self, path: str) -> str | None:
-        if path in self._facts:
-            return FILE
-        return LINK if path in self._links else FOLDER if path in self._folders else None
-
-    def target(self, path: str) -> str:
-        return self._links[path]
-
-    def facts(self, path: str) -> Facts | None:
-        return self._facts[path]
-
-    def content(self, path: str) -> bytes:  # noqa: ARG002  only the facts were captured
-        return b""
-
-    def names(self, path: str) -> list[str]:
-        return names_in(path, self._facts, self._links, self._folders)
-
-
 def folders_of(paths: Iterable[str]) -> set[str]:
     """Return the folders that contain the paths, including the root."""
     folders = {"/"}
@@ -163,20 +137,11 @@ def folders_of(paths: Iterable[str]) -> set[str]:
     return folders
 
 
-def names_in(folder: str, *paths: Iterable[str]) -> list[str]:
-    """Return the names of the entries in ``paths`` that are directly in a folder."""
-    top = folder.rstrip("/") + "/"
-    inside = (path[len(top) :] for some in paths for path in some if path.startswith(top))
-    return list(dict.fromkeys(name for name in inside if name and "/" not in name))
-
-
 def _below(path: str, top: str) -> str | None:
     """Return the part of ``path`` below ``top``, empty or starting with a slash; None if it is elsewhere."""
     if top == "/":
         return path
-    if path == top:
-        return ""
-    return path[len(top) :] if path.startswith(top + "/") else None
+    return path[len(top) :] if f"{path}/".startswith(f"{top}/") else None
 
 
 def _names(path: str) -> list[str]:

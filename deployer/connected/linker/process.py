@@ -7,10 +7,10 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from deployer.connected.linker import choosers, plugins
+from deployer.connected.linker import choosers, index, plugins
 from deployer.connected.linker.choosers import Chooser
 from deployer.connected.linker.index import Index
-from deployer.connected.linker.job_filesystem import LINK, BoundFiles, Captured, Files, JobFilesystem
+from deployer.connected.linker.job_filesystem import LINK, BoundFiles, Files, JobFilesystem
 from deployer.connected.linker.loader import Loader, Missing, Object
 from deployer.connected.linker.package_imports import PACKAGED
 from deployer.connected.linker.starts.python import python_command
@@ -301,9 +301,9 @@ def filesystem(files: Index, overlays: Sequence[Overlay], host: Mapping[str, Fil
     return JobFilesystem(files, [BoundFiles(target, bound, "/") for target, bound in layers])
 
 
-def _single(plan: Plan, image: Index, host: Mapping[str, Files]) -> Captured:
+def _single(plan: Plan, image: Index, host: Mapping[str, Files]) -> Index:
     """Return the folder of single host files as this image receives it; files that were not captured are left out."""
-    site, own = JobFilesystem(host.get(hostfiles.FOLDER, Captured({}))), JobFilesystem(image)
+    site, own = JobFilesystem(host.get(hostfiles.FOLDER, index.of_site({}, {}))), JobFilesystem(image)
     paths: dict[str, str | None] = {}
     links: dict[str, str] = {}
     for item in hostfiles.for_image(plan.host, lambda path: own.resolve(path) is not None):
@@ -315,7 +315,7 @@ def _single(plan: Plan, image: Index, host: Mapping[str, Files]) -> Captured:
         elif real:
             paths.update({f"/{item.name}/{name}": site.resolve(f"{real}/{name}") for name in site.names(real)})
     files = {name: site.facts_or_none(path) for name, path in paths.items() if path and site.file(path)}
-    return Captured({name: facts for name, facts in files.items() if facts}, links)
+    return index.of_site({name: facts for name, facts in files.items() if facts}, links)
 
 
 def _program(view: JobFilesystem, image: Image, command: str) -> str | None:
@@ -375,8 +375,8 @@ def _groups(
 
 def _python_files(files: Index, overlays: Sequence[Overlay]) -> Iterator[_PythonFile]:
     """Yield the ELF files of Python packages, those of the overlays first."""
-    for target, index in overlays:
-        yield from ((path, target, target + path, entry.facts) for path, entry in index.entries.items() if entry.facts)
+    for target, own in overlays:
+        yield from ((path, target, target + path, entry.facts) for path, entry in own.entries.items() if entry.facts)
     in_image = {}
     for path, entry in files.entries.items():
         for folder in _PACKAGES:

@@ -40,7 +40,7 @@ def working(case: Case) -> Iterator[Finding]:
     bound = {*MOUNT_FOLDERS, *(bind.target for bind in case.plan.binds)}
     folders = {job.workdir or own for job in case.manifest.jobs} or {own}
     for folder in sorted(folder for folder in folders if folder.strip("/")):
-        if any(folder == target or folder.startswith(target + "/") for target in bound):
+        if any(f"{folder}/".startswith(f"{target}/") for target in bound):
             continue
         if image.resolve(folder) is None:
             text = "the image does not have this folder, but jobs start in it"

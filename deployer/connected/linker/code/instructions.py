@@ -183,7 +183,7 @@ def _in_main(read_at: ReadAt, code: Sequence[Section]) -> set[str]:
 
 
 def _follow(read_at: ReadAt, code: Sequence[Section], start: int, sets: set[str]) -> set[int]:
-    """Add the sets that a function uses, on all its paths, to ``found``.
+    """Add the sets that a function uses, on all its paths, to ``sets``.
 
     Return the functions that it starts, if it is short and has only one path.
     """

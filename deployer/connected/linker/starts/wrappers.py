@@ -104,12 +104,8 @@ def _env(words: list[str]) -> Inner:
             break
         elif word not in ("-v", "--debug"):
             return _not_understood("env", words)
-    while rest:
-        text = rest[0].prefix if isinstance(rest[0], UnknownWord) else rest[0]
-        match = _ASSIGNMENT.match(text)
-        if not match:
-            break
-        word, value = rest.pop(0), text[match.end() :]
+    while rest and (match := _ASSIGNMENT.match(rest[0].prefix if isinstance(rest[0], UnknownWord) else rest[0])):
+        word, value = rest.pop(0), match.string[match.end() :]
         if not _is_one(word):
             return _not_understood("env", words)
         environment[match[0][:-1]] = UnknownWord(word, value) if isinstance(word, UnknownWord) else value

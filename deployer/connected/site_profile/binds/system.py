@@ -14,7 +14,8 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from deployer.connected.linker.job_filesystem import Captured, JobFilesystem
+from deployer.connected.linker import index
+from deployer.connected.linker.job_filesystem import JobFilesystem
 from deployer.connected.site_profile.profile import SiteFiles
 from deployer.contract.elf.dynamic import Facts
 from deployer.contract.rules.hostfiles import FILE, HostFile
@@ -71,7 +72,8 @@ def captured(files: SiteFiles, prefix: str) -> CapturedHost:
     for path in [*files.links, *files.files]:  # include links: their name is the soname
         known = inside if prefix and path.startswith(prefix + "/") else outside
         known.setdefault(posixpath.basename(path), path)
-    return CapturedHost(files, JobFilesystem(Captured(files.files, files.links)), inside, outside, prefix or "/nowhere")
+    view = JobFilesystem(index.of_site(files.files, files.links))
+    return CapturedHost(files, view, inside, outside, prefix or "/nowhere")
 
 
 def needs(host: CapturedHost, roots: Iterable[str]) -> dict[str, str]:

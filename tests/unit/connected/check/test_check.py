@@ -11,8 +11,8 @@ from deployer.connected.check.rules import linking as linking_rules
 from deployer.connected.check.rules import pmi as pmi_rules
 from deployer.connected.check.rules.case import Case
 from deployer.connected.linker import job_filesystem, process
-from deployer.connected.linker.index import Index, Indexed
-from deployer.connected.linker.job_filesystem import FILE, Captured, folders_of
+from deployer.connected.linker.index import Index, Indexed, of_site
+from deployer.connected.linker.job_filesystem import FILE, folders_of
 from deployer.connected.linker.loader import WrongVersion
 from deployer.connected.linker.process import Overlay, Process
 from deployer.connected.linker.starts.words import UnknownWord
@@ -80,15 +80,13 @@ def started(
     command: str = "python3",
 ) -> Process:
     files = index(IMAGE_FILES if image is None else image)
-    site = {PREFIX: _Below(HOST_FILES if host is None else host)}
+    site = {PREFIX: below(HOST_FILES if host is None else host)}
     return process.start(plan, IMAGE, files, overlays, site, process.Start(command))
 
 
-class _Below(Captured):
-    """Files by their absolute paths, bound at the prefix."""
-
-    def __init__(self, found: Mapping[str, Facts]) -> None:
-        super().__init__({path.removeprefix(PREFIX): facts for path, facts in found.items()})
+def below(found: Mapping[str, Facts]) -> Index:
+    """Return files by their absolute paths, bound at the prefix."""
+    return of_site({path.removeprefix(PREFIX): facts for path, facts in found.items()}, {})
 
 
 def findings(linked: Process) -> list[Finding]:
@@ -251,7 +249,7 @@ def hosted(image: dict[str, Facts | None], host: dict[str, Facts], *found: HostF
     """Start the program with single host files; all of the site's files are in ``host``."""
     search = {"LD_LIBRARY_PATH": f"{PREFIX}/lib:{FOLDER}/lib"}
     links = {SYSTEM + "libnuma.so.1": "libnuma.so.1.0"}
-    files = {PREFIX: _Below({p: f for p, f in host.items() if p.startswith(PREFIX)}), FOLDER: Captured(host, links)}
+    files = {PREFIX: below({p: f for p, f in host.items() if p.startswith(PREFIX)}), FOLDER: of_site(host, links)}
     return process.start(
         PLAN._replace(host=found, environment=search), IMAGE, index(image), (), files, process.Start("python3")
     )
@@ -541,7 +539,7 @@ def test_a_program_is_linked_lazily_and_what_it_opens_is_not() -> None:
 def test_a_script_is_run_by_what_its_first_line_names(line: str) -> None:
     files = index(IMAGE_FILES)
     files.entries["/usr/bin/train"] = Indexed(FILE, line)
-    site = {PREFIX: _Below(HOST_FILES)}
+    site = {PREFIX: below(HOST_FILES)}
     linked = process.start(PLAN, IMAGE, files, [], site, process.Start("train"))
     assert linked.program is not None
     assert linked.program.path == "/usr/bin/python3"

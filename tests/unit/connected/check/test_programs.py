@@ -29,11 +29,11 @@ from tests.unit.connected.check.test_check import (
     MPICH_5,
     PLAN,
     UCX_FILES,
+    below,
     index,
     lib,
     started,
 )
-from tests.unit.connected.check.test_check import _Below as Below
 from tests.unit.connected.check.test_rules import case, manifest_of
 
 GOOD, BAD, SERIAL = "/usr/bin/good", "/usr/bin/bad", "/usr/bin/serial"
@@ -65,7 +65,7 @@ def linked(
     *words: str,
     files: dict[str, Facts | None] = FILES,
     ranks: int = 2,
-    host: Mapping[str, Files] = {PREFIX: Below(HOST_FILES)},
+    host: Mapping[str, Files] = {PREFIX: below(HOST_FILES)},
 ) -> LinkedJob:
     manifest = manifest_of([], env=["PATH=/usr/bin"])._replace(jobs=[job(*words, ranks=ranks)] if words else [])
     image = index(files)
@@ -363,7 +363,7 @@ def test_a_bundle_without_a_job_and_a_shell_is_not_refused() -> None:
     """It was: /bin/sh was linked in its place."""
     files: dict[str, Facts | None] = {"/usr/bin/good": FILES[GOOD], "/usr/lib/libc.so.6": None}
     manifest = manifest_of([], env=["PATH=/usr/bin"], python=None)
-    (found,) = jobs.link(manifest, PLAN, index(files), [], {PREFIX: Below(HOST_FILES)})
+    (found,) = jobs.link(manifest, PLAN, index(files), [], {PREFIX: below(HOST_FILES)})
     assert [each.name for each in found.processes] == [GOOD]
 
 
@@ -469,7 +469,7 @@ def h5py(launcher: str, text: str, variable: str, selector: bool = True) -> Proc
         files[H5PY + "/__init__.py"] = None
     environment = dict(item.split("=") for item in [variable] if item)
     environment["LD_LIBRARY_PATH"] = PREFIX + "/lib"
-    place = plan, case().manifest.image, index(files), [], {PREFIX: Below(HOST_FILES)}
+    place = plan, case().manifest.image, index(files), [], {PREFIX: below(HOST_FILES)}
     return process.start(*place, process.Start("python3", {H5PY}, environment, f"-c {text}"))
 
 
@@ -594,7 +594,7 @@ def test_what_a_package_imports_at_its_top_and_nothing_has() -> None:
     manifest = manifest_of([], env=["PATH=/usr/bin"])._replace(jobs=[job("python3.11", "-c", "import upper")])
     for name, expected in (("gone", [("import.missing", UNKNOWN)]), ("cv2", []), ("os", [])):
         image.imports = {upper: [name]}
-        (found,) = jobs.link(manifest, PLAN, image, [], {PREFIX: Below(HOST_FILES)})
+        (found,) = jobs.link(manifest, PLAN, image, [], {PREFIX: below(HOST_FILES)})
         assert [(each.code, each.severity) for each in judged(found) if each.code == "import.missing"] == expected
 
 
@@ -617,11 +617,11 @@ def test_what_a_certain_import_loads_is_linked(text: str, missing: list[str]) ->
     image = index({**WITH_CV, "/usr/lib/python3/dist-packages/upper.py": None})
     image.imports = {f"{CV}/__init__.py": ["cv2/cv2"], "/usr/lib/python3/dist-packages/upper.py": ["cv2.gui"]}
     manifest = manifest_of([], env=["PATH=/usr/bin"])._replace(jobs=[job("python3.11", "-c", text)])
-    (found,) = jobs.link(manifest, PLAN, image, [], {PREFIX: Below(HOST_FILES)})
+    (found,) = jobs.link(manifest, PLAN, image, [], {PREFIX: below(HOST_FILES)})
     lacking = [each for each in judged(found) if each.code == "link.missing"]
     assert [each.message.split()[2].strip(",") for each in lacking] == missing
     assert {each.severity for each in lacking} <= {ERROR}
     for before in ("LD_LIBRARY_PATH=$(cat /x)", "LD_PRELOAD=/opt/all.so"):
         manifest = manifest._replace(jobs=[job("sh", "-c", f"export {before}; python3.11 -c '{text}'")])
-        (found,) = jobs.link(manifest, PLAN, image, [], {PREFIX: Below(HOST_FILES)})
+        (found,) = jobs.link(manifest, PLAN, image, [], {PREFIX: below(HOST_FILES)})
         assert "link.missing" not in [code for code, _ in codes(found)]

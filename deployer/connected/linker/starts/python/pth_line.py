@@ -64,21 +64,18 @@ class _Line:
         if isinstance(node, ast.Name) and node.id in self._variables:
             return self._variables[node.id]
         if isinstance(node, ast.BoolOp):
-            return self._either(node)
+            value: _Value = None
+            for operand in node.values:
+                value = self._value(operand)
+                if bool(value) == isinstance(node.op, ast.Or):
+                    break
+            return value
         if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.In) and len(node.ops) == 1:
             if ast.unparse(node.comparators[0]) == "sys.path":
                 return self._text(node.left) in self._added  # a duplicate folder changes nothing
         elif isinstance(node, ast.Call) and not node.keywords:
             return self._called(ast.unparse(node.func), node.args)
         raise NotUnderstood
-
-    def _either(self, node: ast.BoolOp) -> _Value:
-        value: _Value = None
-        for operand in node.values:
-            value = self._value(operand)
-            if bool(value) == isinstance(node.op, ast.Or):
-                break
-        return value
 
     def _called(self, name: str, arguments: list[ast.expr]) -> _Value:
         if name in ("os.getenv", "os.environ.get") and len(arguments) in (1, 2):

@@ -20,6 +20,8 @@ _ENDS = re.compile(
     r"exit|quit|abort|usage|help|die|fatal|error|fail|version|^exec[lv]|^(main|run|cli|skip|kill)$", re.IGNORECASE
 )
 _WORDS_OF_ENTRY = 3
+#: Expressions of which some parts may not be evaluated.
+_NOT_ALWAYS = (ast.IfExp, ast.BoolOp, ast.Lambda, ast.ListComp, ast.GeneratorExp, ast.DictComp, ast.SetComp)
 _LIBC = re.compile(r"lib(c|m|dl|pthread|rt)\.so(\.[0-9]+)?$")
 
 
@@ -187,27 +189,18 @@ def _ending(functions: Mapping[str, ast.FunctionDef], tree: ast.Module) -> froze
 
 def _may_end(node: ast.AST, ending: Collection[str]) -> bool:
     """Return whether a statement may end the program or the enclosing function other than by a failed import."""
-    for inner in ast.walk(node):
-        if isinstance(inner, (ast.Raise, ast.Return)):
-            return True
-        if isinstance(inner, ast.Call):
-            name = inner.func.attr if isinstance(inner.func, ast.Attribute) else getattr(inner.func, "id", "")
-            if name in ending or _ENDS.search(name):
-                return True
-    return False
+    functions = [inner.func for inner in ast.walk(node) if isinstance(inner, ast.Call)]
+    names = [call.attr if isinstance(call, ast.Attribute) else getattr(call, "id", "") for call in functions]
+    ends = any(name in ending or _ENDS.search(name) for name in names)
+    return ends or any(isinstance(inner, (ast.Raise, ast.Return)) for inner in ast.walk(node))
 
 
 def _calls(node: ast.AST) -> list[str]:
     """Return the functions that a statement always calls."""
-    called = []
-    for inner in ast.walk(node):
-        if isinstance(
-            inner, (ast.IfExp, ast.BoolOp, ast.Lambda, ast.ListComp, ast.GeneratorExp, ast.DictComp, ast.SetComp)
-        ):
-            return []
-        if isinstance(inner, ast.Call) and isinstance(inner.func, ast.Name):
-            called.append(inner.func.id)
-    return called
+    nodes = list(ast.walk(node))
+    if any(isinstance(inner, _NOT_ALWAYS) for inner in nodes):
+        return []
+    return [inner.func.id for inner in nodes if isinstance(inner, ast.Call) and isinstance(inner.func, ast.Name)]
 
 
 def _name(node: ast.expr) -> str:

@@ -169,12 +169,10 @@ class _Search:
     # ------------------------------------------------------------------------------------------------------- modules
 
     def _script(self, script: str) -> None:
-        path = script
-        if not script.startswith("/"):
-            if self._runs.folder is None:
-                self.unclear[f"{script} is in a folder that is only known when it runs"] = None
-                return
-            path = f"{self._runs.folder}/{script}"
+        if not script.startswith("/") and self._runs.folder is None:
+            self.unclear[f"{script} is in a folder that is only known when it runs"] = None
+            return
+        path = posixpath.join(self._runs.folder or "/", script)
         real = self._view.file(path) or self._view.file(f"{path}/__main__.py")
         data = self._view.content(real) if real else b""
         if not real or not data:
@@ -199,7 +197,6 @@ class _Search:
     def _import(self, name: str, certain: bool) -> bool:
         """Follow the import of a dotted name; return whether such a module exists."""
         parts = name.split(".")
-        there = False
         for folder in self._path:
             top = f"{folder}/{parts[0]}"
             if PACKAGED.match(f"{top}/") or top in self._data:
@@ -210,10 +207,9 @@ class _Search:
             paths = [path for count in range(1, len(parts) + 1) for path in self._at(folder, parts[:count], certain)]
             for path in paths:
                 self._file(path, certain, False)
-            there = there or bool(paths)
             if paths:
-                break
-        return there
+                return True
+        return False
 
     def _exists(self, top: str) -> bool:
         """Return whether a module of any kind exists at a path."""

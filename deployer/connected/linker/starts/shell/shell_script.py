@@ -162,10 +162,9 @@ class Script(ShellVariables):
         tested, state.tested = state.tested, bool(state.tested or node.get("Negated"))
         self._command(node["Cmd"], state)
         state.tested = tested
-        if not state.alive:
-            return
-        if node.get("Negated"):
-            state.status = None if state.status is None else int(not state.status)
+        if node.get("Negated") and state.alive:
+            state.status = _status(None if state.status is None else state.status != 0)
+        if node.get("Negated") or not state.alive:
             return
         if state.status == 0 and any(map(may_fail, redirects)):
             state.status = None
@@ -191,8 +190,7 @@ class Script(ShellVariables):
         kind = node["Type"]
         if kind in ("ArithmCmd", "LetClause", "TestClause"):
             self._nested(node, state)
-            truth = self._clause(node.get("X") or {}, state) if kind == "TestClause" else None
-            state.status = None if truth is None else int(not truth)
+            state.status = _status(self._clause(node.get("X") or {}, state) if kind == "TestClause" else None)
         elif kind == "Block":
             self._statements(node.get("Stmts") or [], state)
         elif kind == "Subshell":
@@ -283,9 +281,6 @@ class Script(ShellVariables):
             branches.append(here)
             falls = item.get("Op") != ";;"
             if True in matches and not falls and None not in matches[: matches.index(True)]:
-                if sure:
-                    state.merge(branches, certain)
-                    return
                 break
             sure = sure and not falls and None not in matches and True not in matches
         else:
@@ -302,9 +297,9 @@ class Script(ShellVariables):
                 return
         items: list[str] | None = None
         if loop.get("Type") == "WordIter" and not node.get("Select"):
-            has_items = loop.get("Items") or loop.get("InPos", {}).get("Line")
-            items = self._words.fields(loop["Items"], state) if loop.get("Items") else None if not has_items else []
-            if items is None and state.arguments is not None:
+            if loop.get("Items") or loop.get("InPos", {}).get("Line"):
+                items = self._words.fields(loop.get("Items") or [], state)
+            elif state.arguments is not None:
                 items = list(state.arguments)
         name = str((loop.get("Name") or {}).get("Value", ""))
         if items is not None and known(items) and len(items) <= 32:
@@ -333,7 +328,7 @@ class Script(ShellVariables):
         """Follow the body of a loop once; the body may or may not run."""
         body = state.copy()
         if name:
-            body.assign(name, value)
+            body.variables[name] = value
         self._loops.append([])
         self._statements(node.get("Do") or [], body)
         if node["Type"] == "WhileClause" and body.alive:
@@ -345,7 +340,7 @@ class Script(ShellVariables):
         certain = state.certain
         state.status = 0
         for item in items:
-            state.assign(name, item)
+            state.variables[name] = item
             self._loops.append([])
             self._statements(node.get("Do") or [], state)
             escaped = self._loops.pop()
@@ -378,11 +373,11 @@ class Script(ShellVariables):
             state.exported = exported
         for name, value in saved.items():
             if stays:
-                state.assign(name, UnknownWord(f"${name}"))
+                state.variables[name] = UnknownWord(f"${name}")
             elif value is None:
                 state.variables.pop(name, None)
             else:
-                state.assign(name, value)
+                state.variables[name] = value
 
     def _run(self, words: list[str], state: State, functions: bool = True) -> None:
         name = words[0]
@@ -397,8 +392,7 @@ class Script(ShellVariables):
         elif name in _UNCLEAR:
             self._not_followed(f"{name} is not followed", state)
         elif name in ("test", "["):
-            truth = evaluated(words[1:-1] if name == "[" else words[1:])
-            state.status = None if truth is None else int(not truth)
+            state.status = _status(evaluated(words[1:-1] if name == "[" else words[1:]))
         elif name in _NOTHING:
             state.status = _STATUS.get(name)
         else:
@@ -474,7 +468,7 @@ class Script(ShellVariables):
         if name in ("break", "continue"):
             state.status = 0
         elif words:
-            state.status = int(words[0]) if words[0].isdecimal() and not isinstance(words[0], UnknownWord) else None
+            state.status = int(words[0]) if known(words[:1]) and words[0].isdecimal() else None
         if name == "exit" or (name == "return" and not self._returns):
             state.ended = words[:1] in ([], ["0"])
             self._end(state.status)
@@ -507,15 +501,11 @@ class Script(ShellVariables):
 
     def _named(self, words: list[str], state: State) -> None:
         """Follow ``command`` and ``builtin``."""
-        rest = words[1:]
-        if rest[:1] == ["--"]:
-            rest = rest[1:]
+        rest = words[2:] if words[1:2] == ["--"] else words[1:]
         state.status = None if rest else 0
-        if not rest or rest[0] in ("-v", "-V"):
-            return
-        if rest[0].startswith("-"):
+        if rest and rest[0].startswith("-") and rest[0] not in ("-v", "-V"):
             self._unclear(f"{words[0]} {rest[0]} is not followed")
-        else:
+        elif rest and not rest[0].startswith("-"):
             self._run(rest, state, functions=False)
 
     def _eval(self, words: list[str], state: State) -> None:
@@ -574,11 +564,11 @@ class Script(ShellVariables):
         status: int | None = 0
         for kind, inner in inside(node):
             if kind == "arithmetic":
-                state.assign(str(inner["Value"]), UnknownWord(f"${inner['Value']}", single=True))
+                state.variables[str(inner["Value"])] = UnknownWord(f"${inner['Value']}", single=True)
             elif kind == "default":
                 name = str(inner["Param"]["Value"])
                 value = self._words.fields([{"Parts": [{"Type": "DblQuoted", "Parts": [inner]}]}], state)
-                state.assign(name, value[0] if len(value) == 1 else UnknownWord(f"${name}"))
+                state.variables[name] = value[0] if len(value) == 1 else UnknownWord(f"${name}")
             else:
                 within = state.copy()
                 within.stops = state.stops and self._dialect != "bash"  # bash does not inherit it
@@ -593,15 +583,15 @@ class Script(ShellVariables):
         if not calls or any(call is None for call in calls):
             return unknown
         within = state.copy()
-        for call in calls[:-1]:
-            words = self._words.fields((call or {}).get("Args") or [], within)
+        *before, last = [(call or {}).get("Args") or [] for call in calls]
+        for arguments in before:
+            words = self._words.fields(arguments, within)
             if words[:1] != ["cd"] or not known(words):
                 return unknown
             self._cd(words, within)
-        words = self._words.fields((calls[-1] or {}).get("Args") or [], within)
-        if not words or words[0] in state.functions:
-            return unknown
-        return self._printed(words, within) or unknown
+        words = self._words.fields(last, within)
+        printed = self._printed(words, within) if words and words[0] not in state.functions else None
+        return printed or unknown
 
     def _printed(self, words: list[str], state: State) -> str | None:
         """Return the output of some well-known programs."""
@@ -639,3 +629,8 @@ class Script(ShellVariables):
             matches = self._words.matches(word, node["Y"], state)
             return matches if node["Op"] != "!=" or matches is None else not matches
         return None
+
+
+def _status(truth: bool | None) -> int | None:
+    """Return the exit status of a condition."""
+    return None if truth is None else int(not truth)

@@ -65,10 +65,6 @@ class State:
         """Return an independent copy."""
         return State(**{**vars(self), "variables": dict(self.variables), "functions": dict(self.functions)})
 
-    def assign(self, name: str, value: VariableValue) -> None:
-        """Set a variable."""
-        self.variables[name] = value
-
     def become(self, others: Sequence["State"]) -> None:
         """Keep what holds in all given states that are alive."""
         alive = [other for other in others if other.alive]

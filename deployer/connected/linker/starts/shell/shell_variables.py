@@ -44,7 +44,7 @@ class ShellVariables:
             value = joined([before, value])
         elif before is not None:
             value = UnknownWord(f"${name}")
-        state.assign(name, value)
+        state.variables[name] = value
 
     def _declare(self, node: Node, state: State) -> None:
         variant = str(node["Variant"]["Value"])
@@ -65,7 +65,7 @@ class ShellVariables:
                 if variant == "export" or "x" in options:
                     state.exported |= {name}
                 if set(options) & set("niluc"):
-                    state.assign(name, UnknownWord(f"${name}"))
+                    state.variables[name] = UnknownWord(f"${name}")
 
     def _export(self, variant: str, words: Sequence[str], state: State) -> None:
         for word in words:
@@ -74,7 +74,7 @@ class ShellVariables:
             if match:
                 value = word[match.end() :]
                 unknown = isinstance(word, UnknownWord) or match[2]
-                state.assign(match[1], UnknownWord(f"${match[1]}", text[match.end() :]) if unknown else value)
+                state.variables[match[1]] = UnknownWord(f"${match[1]}", text[match.end() :]) if unknown else value
                 if variant == "export":
                     state.exported |= {match[1]}
             elif isinstance(word, UnknownWord):
@@ -82,7 +82,7 @@ class ShellVariables:
             elif variant == "export":
                 state.exported |= {word}
             elif variant in ("local", "declare", "typeset"):
-                state.assign(word, UnknownWord(f"${word}") if word in state.variables else "")
+                state.variables[word] = UnknownWord(f"${word}") if word in state.variables else ""
 
     def _export_words(self, words: list[str], state: State) -> None:
         """Follow ``export`` and similar commands in shells that parse them like other commands."""
@@ -103,22 +103,22 @@ class ShellVariables:
         known_prefixes = tuple(filter(None, prefixes))  # else assumed to be a launcher's: see ``removed``
         for name in state.variables:
             if name.startswith(prefixes if name not in state.exported else known_prefixes):
-                state.assign(name, UnknownWord(f"${name}"))
+                state.variables[name] = UnknownWord(f"${name}")
 
     def _read(self, words: list[str], state: State) -> None:
         """Follow ``read`` and ``getopts``."""
         for name in filter(_NAME.fullmatch, [*words[1:], "REPLY", "OPTARG", "OPTIND"]):
-            state.assign(name, UnknownWord(f"${name}"))
+            state.variables[name] = UnknownWord(f"${name}")
         if not known(words):
             self._lost(state)
 
     def _printf(self, words: list[str], state: State) -> None:
         for name in words[2:3] if words[1:2] == ["-v"] else ():
-            state.assign(name, UnknownWord(f"${name}"))
+            state.variables[name] = UnknownWord(f"${name}")
 
     def _cd(self, words: list[str], state: State) -> None:
         rest = [word for word in words[1:] if isinstance(word, UnknownWord) or word not in ("--", "-P", "-L", "-e")]
-        state.assign("OLDPWD", UnknownWord("$OLDPWD"))
+        state.variables["OLDPWD"] = UnknownWord("$OLDPWD")
         if len(rest) != 1 or not known(rest) or rest[0] in ("-", "") or "CDPATH" in state.variables:
             state.folder = None
         elif state.folder or rest[0].startswith("/"):
@@ -171,5 +171,5 @@ class ShellVariables:
         """Mark everything that unread text may change as unknown."""
         self._forget(state)
         for name in ("PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH"):
-            state.assign(name, UnknownWord(f"${name}"))
+            state.variables[name] = UnknownWord(f"${name}")
         state.certain = False
