@@ -112,12 +112,13 @@ class _Linker:
         started = started._replace(missing=imports.missing, unreadable=imports.unreadable)
         return started._replace(via=program.via, removed=program.removed)
 
-    def candidates(self) -> Iterator[Process]:
-        """Yield the processes of all programs in the bundle that call MPI; Python with all packages that call MPI."""
+    def candidates(self, besides: Sequence[Process]) -> list[Process]:
+        """Return the processes of all other programs in the bundle that call MPI; Python with all such packages."""
         python = self.manifest.image.python
-        if python and self.start(Start(python)).users:
-            yield self.start(Start(python))
-        yield from (self.start(Start(path)) for path in process.callers(self.layers))
+        starts = [Start(python)] if python and self.start(Start(python)).users else []
+        starts += [Start(path) for path in process.callers(self.layers)]
+        names = {process.name for process in besides}
+        return [process for process in map(self.start, starts) if process.name not in names]
 
     def of_job(self, job: Job) -> LinkedJob:
         surroundings = self._surroundings(job)
@@ -132,12 +133,11 @@ class _Linker:
         programs = followed.programs
         certain = [self.program(program) for program in programs if program.certain]
         certain = certain or [self.start(Start(job.command[0]))]
-        names = {process.name for process in certain}
         imports = [(process.name, process.packages) for process in certain]
         conditional = [self.program(program) for program in programs if not program.certain]
         conditional = [process for process in conditional if (process.name, process.packages) not in imports]
         conditional += [process for program in programs for process in self.possible(program)]
-        candidates = [process for process in self.candidates() if process.name not in names] if unclear else []
+        candidates = self.candidates(certain) if unclear else []
         return LinkedJob(job, certain, conditional, unclear, candidates, decides, followed.has_windows_lines)
 
     def _surroundings(self, job: Job) -> Surroundings:
@@ -232,6 +232,4 @@ def link(
     if manifest.jobs:
         return [linker.of_job(job) for job in manifest.jobs]
     python = [linker.start(Start(manifest.image.python))] if manifest.image.python else []
-    names = {process.name for process in python}
-    others = [process for process in linker.candidates() if process.name not in names]
-    return [LinkedJob(None, [*python, *others])]
+    return [LinkedJob(None, [*python, *linker.candidates(python)])]

@@ -12,8 +12,6 @@ from deployer.connected.bundle import from_image, pack, sources
 from deployer.connected.image.definition.definition import load
 from deployer.connected.image.lint import lint
 from deployer.connected.linker import families
-from deployer.contract.elf.dynamic import Dynamic
-from deployer.contract.elf.elf import ReadAt
 from tests import elves, tars
 
 MPICH, OPENMPI = elves.library(["libmpi.so.12"]), elves.library(["libmpi.so.40"])
@@ -27,7 +25,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     read = families.dynamic.read  # each linked file is a program, unless it is named as a library
 
-    def program(read_at: ReadAt) -> Dynamic | None:
+    def program(read_at: families.dynamic.ReadAt) -> families.dynamic.Dynamic | None:
         found = read(read_at)
         return found._replace(interpreter="/lib64/ld") if found and read_at(0, 4096).endswith(b"program") else found
 

@@ -251,13 +251,8 @@ def test_candidates_are_the_programs_that_call_mpi() -> None:
         "/usr/bin/static": lib()._replace(linked=SYMBOLS),
         "/usr/bin/ompi_info": program("libmpi.so.40", "libopen-pal.so.40"),
     }
-    assert process.callers([Overlay("", index(files))]) == [
-        BAD,
-        "/usr/bin/fortran",
-        GOOD,
-        "/usr/bin/lmp",
-        "/usr/bin/static",
-    ]
+    callers = process.callers([Overlay("", index(files))])
+    assert callers == [BAD, "/usr/bin/fortran", GOOD, "/usr/bin/lmp", "/usr/bin/static"]
     found = linked("env", "mpirun", "good", files={**files, "/usr/bin/mpirun": SMALL, "/usr/bin/env": SMALL})
     assert found.unclear
     names = {each.name for each in found.candidates}

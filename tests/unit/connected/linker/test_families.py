@@ -6,8 +6,6 @@ from deployer.connected.linker import families
 from deployer.connected.rootfs.entries import FileContent
 from deployer.contract.base.errors import Refused
 from deployer.contract.bundle.job import Job
-from deployer.contract.elf.dynamic import Dynamic
-from deployer.contract.elf.elf import ReadAt
 from tests import elves, tars
 
 MPICH, OPENMPI = elves.library(["libc.so.6", "libmpi.so.12"]), elves.library(["libmpi.so.40"])
@@ -20,7 +18,7 @@ def program(library: bytes, monkeypatch: pytest.MonkeyPatch) -> bytes:
     made = library + b"program"
     read = families.dynamic.read
 
-    def seen(read_at: ReadAt) -> Dynamic | None:
+    def seen(read_at: families.dynamic.ReadAt) -> families.dynamic.Dynamic | None:
         found = read(read_at)
         return found._replace(interpreter="/lib64/ld") if found and read_at(len(library), 7) == b"program" else found
 
