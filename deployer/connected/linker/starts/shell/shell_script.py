@@ -381,9 +381,7 @@ class Script(ShellVariables):
 
     def _run(self, words: list[str], state: State, functions: bool = True) -> None:
         name = words[0]
-        if isinstance(name, UnknownWord):
-            self._not_followed(f"the command is {name}, which is only known when it runs", state)
-        elif functions and name in state.functions:
+        if functions and name in state.functions:
             self._function(name, words[1:], state)
         elif name in self._builtins:
             self._builtins[name](words, state)
@@ -411,7 +409,9 @@ class Script(ShellVariables):
         }  # fmt: skip
 
     def _start(self, words: list[str], state: State) -> None:
-        if self._muted:
+        if isinstance(words[0], UnknownWord):
+            self._unclear(f"the command is {words[0]}, which is only known when it runs")
+        if isinstance(words[0], UnknownWord) or self._muted:
             state.status = None
             return
         path = known_or_none(state.variables.get("PATH"))
@@ -492,10 +492,7 @@ class Script(ShellVariables):
                 return
         state.status = 0
         if words:
-            if isinstance(words[0], UnknownWord):
-                self._not_followed(f"exec starts {words[0]}, which is only known when it runs", state)
-            else:
-                self._start(words, state)
+            self._start(words, state)
             self._end(state.status)
             state.alive, state.ended = False, True
 
@@ -526,12 +523,10 @@ class Script(ShellVariables):
         if self._dialect == "posix" and words[0] == "source":
             self._unclear("source is a command of bash, not of sh")
         name = words[1]
-        if isinstance(name, UnknownWord):
-            self._not_followed(f"it reads {name}, which is only known when it runs", state)
-            self._lost(state)
-            return
         path = state.variables.get("PATH")
         try:
+            if isinstance(name, UnknownWord):
+                raise NotReadable("its name is only known when it runs")
             file, text = self._reader.content(name, state.folder, path if isinstance(path, str) else None)
         except NotReadable as error:
             self._not_followed(f"it reads {name}: {error}", state)
