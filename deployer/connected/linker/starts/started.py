@@ -156,15 +156,15 @@ class _Walk:
             return self._not_followed("too many scripts and wrappers in each other, or too many programs", context)
         if words[0] in self._at.wheels:
             python = self._at.python or "/usr/bin/python3"
-            located = Located(python, self._at.view.resolve(python) or python, command.PathInfo(command.FILE))
-            return self._python(located, [python, *words], context._replace(via=(*context.via, words[0])))
+            own = Located(python, self._at.view.resolve(python) or python, command.PathInfo(command.FILE))
+            return self._python(own, [python, *words], context._replace(via=(*context.via, words[0])))
         try:
-            located_or_none = self._located(words[0], context.folder, context.path)
+            located = self._located(words[0], context.folder, context.path)
         except Unsure:
             reason = f"{words[0]} is in a folder that is only known on the site, or that the job makes"
             return self._not_followed(reason, context)
-        if located_or_none is not None:
-            return self._file(located_or_none, words, name, context)
+        if located is not None:
+            return self._file(located, words, name, context)
         if "/" in words[0] and context.via:
             return self._not_followed(f"{words[0]} is not in the image; perhaps it is made before", context)
         if name not in self._at.place.programs and (context.certain or not context.via):
