@@ -88,7 +88,7 @@ def in_tree(tree: Tree, app: Path | None) -> Look:
         executable = bool(entry.mode & 0o111)
         data = tree.content(entry) if executable else None
         line = command.first_line(data.read(0, min(_LINE, data.size))) if data else None
-        return PathInfo(command.FILE, "", executable, line)
+        return PathInfo(command.FILE, executable=executable, line=line)
 
     return look
 
@@ -101,7 +101,7 @@ def _in_folder(folder: Path, inner: str) -> PathInfo | None:
         return None
     with open(path, "rb") as stream:
         line = command.first_line(stream.read(_LINE), own=True)
-    return PathInfo(command.FILE, "", bool(path.stat().st_mode & 0o111), line)
+    return PathInfo(command.FILE, executable=bool(path.stat().st_mode & 0o111), line=line)
 
 
 def in_bundle(image: Index, overlays: Mapping[str, Index]) -> Look:
@@ -114,7 +114,7 @@ def in_bundle(image: Index, overlays: Mapping[str, Index]) -> Look:
                 files, inner = overlay, path[len(target) :] or "/"
         kind, entry = files.kind(inner), files.entries.get(inner)
         if kind == command.FILE and entry:
-            return PathInfo(command.FILE, "", entry.executable, entry.target or None)
+            return PathInfo(command.FILE, executable=entry.executable, line=entry.target or None)
         return PathInfo(kind, entry.target if entry else "") if kind else None
 
     return look

@@ -165,7 +165,7 @@ def of_image(bundle: Bundle, cache: Path | None = None) -> Index:
     Each frame is verified as it is read. Raises IntegrityError.
     """
     key = bundle.manifest.image.layer_digest.rpartition(":")[2]
-    index = _kept(key, cache, lambda: _read(bundle))
+    index = _kept(key, cache, lambda: _read_layer(bundle))
     frame, segments = _frames(bundle), bundle.layer_segments()
 
     def elf(path: str) -> ReadAt | None:
@@ -281,7 +281,8 @@ def _read_wheel(bundle: Bundle, name: str) -> Index:
         top, slash, rest = path[1:].partition("/")
         if file.size <= package_imports.MAX_TEXT:
             packages.add("", top, slash + rest, functools.partial(_whole, opened, file))
-    return Index(_with_folders(entries), {}, opened.programs(), {}, packages.packages(), packages.modules)
+    imports = packages.modules
+    return Index(_with_folders(entries), {}, opened.programs(), packages=packages.packages(), imports=imports)
 
 
 def _opened(bundle: Bundle, name: str) -> Wheel:
@@ -305,12 +306,12 @@ def _in_wheels(bundle: Bundle, owners: Mapping[str, str]) -> Callable[[str], Rea
 
     open_wheel = functools.lru_cache(maxsize=1)(functools.partial(_opened, bundle))
 
-    def read(path: str) -> ReadAt | None:
+    def elf(path: str) -> ReadAt | None:
         opened = open_wheel(owners[path]) if path in owners else None
         files = _in_lib(opened) if opened else ()
         return next((_at(_whole(opened, file)) for inner, file in files if opened and inner == path), None)
 
-    return read
+    return elf
 
 
 def _whole(opened: Wheel, file: wheel.WheelFile) -> bytes:
@@ -338,7 +339,7 @@ def _of_member(opened: Wheel, file: wheel.WheelFile) -> Indexed:
 # ------------------------------------------------------------------------------------------------ reading the layer
 
 
-def _read(bundle: Bundle) -> Index:
+def _read_layer(bundle: Bundle) -> Index:
     entries: dict[str, Indexed] = {}
     contents: dict[str, bytes] = {}
     places: dict[str, ContentPlace] = {}
@@ -361,7 +362,7 @@ def _read(bundle: Bundle) -> Index:
                 places[path] = place
         else:
             entries[path] = Indexed(_KINDS[entry.kind], target)
-    return Index(entries, contents, (), places, packages.packages(), packages.modules)
+    return Index(entries, contents, places=places, packages=packages.packages(), imports=packages.modules)
 
 
 def _may_be_read(path: str, entry: Indexed) -> bool:
