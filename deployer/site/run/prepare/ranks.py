@@ -14,13 +14,13 @@ from deployer.site.rank import rendezvous
 from deployer.site.rank.devices import NAMES as GPU_NAMES
 from deployer.site.run import gpus
 from deployer.site.run.job_script import script
-from deployer.site.run.prepare.resolve import Resolved
+from deployer.site.run.prepare.resolve import ResolvedRun
 from deployer.site.run.prepare.start_option import Chosen
 from deployer.site.storage import data
 from deployer.site.storage.store import InstalledImage
 
 
-def ranks_container(resolved: Resolved, chosen: Chosen, folder: str, users: Sequence[Bind]) -> Container:
+def ranks_container(resolved: ResolvedRun, chosen: Chosen, folder: str, users: Sequence[Bind]) -> Container:
     """Return the container of the ranks of a job in ``folder``; ``users`` are the user's binds."""
     installed, plan, job, option = resolved.installed, resolved.plan, resolved.job, chosen.start_option
     near = near_gpus(resolved, option)
@@ -69,7 +69,7 @@ def ranks_container(resolved: Resolved, chosen: Chosen, folder: str, users: Sequ
     return ranks._replace(environment=environment, passed=passed)
 
 
-def near_gpus(resolved: Resolved, option: StartOption) -> Dict[str, str]:
+def near_gpus(resolved: ResolvedRun, option: StartOption) -> Dict[str, str]:
     """Return the variables that give each rank the GPUs near its CPUs, if the job has all GPUs of its nodes."""
     plan = resolved.plan
     whole = resolved.asked.gpus == plan.batch.gpus is not None and not resolved.request.options.directives

@@ -21,7 +21,7 @@ from deployer.site.run.job_script import script
 from deployer.site.run.jobfolder import JobFolder
 from deployer.site.run.pinning import pin
 from deployer.site.run.prepare.ranks import near_gpus, ranks_container, users_binds
-from deployer.site.run.prepare.resolve import Resolved
+from deployer.site.run.prepare.resolve import ResolvedRun
 from deployer.site.run.prepare.start_option import Chosen
 from deployer.site.storage import packages, pythons
 from deployer.system import files
@@ -30,7 +30,7 @@ from deployer.system import files
 _PASSES_ON = "podman"
 
 
-def render(resolved: Resolved, chosen: Chosen) -> JobFolder:
+def render(resolved: ResolvedRun, chosen: Chosen) -> JobFolder:
     """Return job.sh and job.json of a new job, without writing them.
 
     Raises:
@@ -76,7 +76,7 @@ def render(resolved: Resolved, chosen: Chosen) -> JobFolder:
     return JobFolder(inputs.launch, script.render(inputs), script.agent(inputs))
 
 
-def _launch(resolved: Resolved, chosen: Chosen, name: str, ranks: Container, users: Sequence[Bind]) -> Launch:
+def _launch(resolved: ResolvedRun, chosen: Chosen, name: str, ranks: Container, users: Sequence[Bind]) -> Launch:
     """Return the record of the job ``name``, whose ranks run in the container ``ranks`` with the user's binds."""
     receipt, plan, layout, job = resolved.installed.receipt, resolved.plan, resolved.layout, resolved.job
     in_home, in_job = linked.split(links.resolve(resolved.installed, resolved.data, job.links))

@@ -20,7 +20,7 @@ from deployer.site.storage import data, inventory
 from deployer.site.storage.store import InstalledImage, Store
 
 
-class Resolved(NamedTuple):
+class ResolvedRun(NamedTuple):
     """The user's request, with its data from the store and the plan."""
 
     store: Store
@@ -44,7 +44,7 @@ class Resolved(NamedTuple):
     mounts: Sequence[str]
 
 
-def resolve(store: Store, request: RunRequest, own: Optional[Job]) -> Resolved:
+def resolve(store: Store, request: RunRequest, own: Optional[Job]) -> ResolvedRun:
     """Find the image, plan and job of ``request``, and compute the layout."""
     installed = store.find(request.image)
     if not request.just_checked:
@@ -56,7 +56,7 @@ def resolve(store: Store, request: RunRequest, own: Optional[Job]) -> Resolved:
     _check_verdict(plan, request.force)
     mount_points.make_if_permitted(installed.rootfs, plan.mounts)
     binds = [] if request.runtime == plans.NATIVE else request.binds  # the host has its own folders
-    return Resolved(
+    return ResolvedRun(
         store=store,
         request=request,
         installed=installed,

@@ -16,7 +16,7 @@ from deployer.site.run import inside_out, stage
 from deployer.site.run.job_script.staging_script import StagedImage
 from deployer.site.run.launchers import LAUNCHERS
 from deployer.site.run.launchers.interface import Launcher
-from deployer.site.run.prepare.resolve import Resolved
+from deployer.site.run.prepare.resolve import ResolvedRun
 from deployer.site.storage.store import InstalledImage
 from deployer.system import elf, files
 
@@ -35,7 +35,7 @@ class Chosen(NamedTuple):
     own: Optional[ImageLauncher] = None
 
 
-def choose_option(resolved: Resolved) -> Chosen:
+def choose_option(resolved: ResolvedRun) -> Chosen:
     """Choose among the plan's start options, and refuse what cannot start on this site now."""
     store, request, installed = resolved.store, resolved.request, resolved.installed
     plan, layout = resolved.plan, resolved.layout
@@ -58,7 +58,7 @@ def choose_option(resolved: Resolved) -> Chosen:
     )
 
 
-def _staging(resolved: Resolved, option: StartOption, size_mb: int) -> Optional[StagedImage]:
+def _staging(resolved: ResolvedRun, option: StartOption, size_mb: int) -> Optional[StagedImage]:
     """Return how nodes get the image, which takes ``size_mb`` MiB; None if ranks read it from where it is installed."""
     if option.staging == plans.NOT_STAGED or option.place is None:
         return None
