@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from deployer.cli.laptop.main import main
-from deployer.connected.ground.job_page import make
+from deployer.connected.ground.reports.job_page import make
 from tests.integration.conftest import ROOT
 from tests.pages import HOSTILE, Page
 from tests.unit.connected.bundle.about.test_officer_page import write as bundle
-from tests.unit.connected.ground.test_html_page import hostile_job
+from tests.unit.connected.ground.reports.test_html_page import hostile_job
 
 pytestmark = pytest.mark.needs("chromium")
 

@@ -11,7 +11,8 @@ from deployer.connected.bundle.about import end_of_support
 from deployer.connected.bundle.about import sbom as sboms
 from deployer.connected.bundle.about.listing import files_of
 from deployer.connected.check import rehearsed
-from deployer.connected.ground import html_page, progress
+from deployer.connected.ground import progress
+from deployer.connected.ground.reports import html_page
 from deployer.contract.base.errors import UsageError
 from deployer.contract.bundle.manifest import REHEARSALS_PREFIX, Manifest
 from deployer.contract.bundle.sealed_file import read_manifest

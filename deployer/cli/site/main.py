@@ -38,7 +38,7 @@ GROUPS = {
         Command("status", "site.jobs", "show the state of a job"),
         Command("logs", "site.jobs", "show what a job printed", "-f"),
         Command("cancel", "site.jobs", "end a job", "4711"),
-        Command("report", "site.report", "compare the results of several jobs: speed and efficiency", "4711 4712"),
+        Command("report", "site.run_table", "compare the results of several jobs: speed and efficiency", "4711 4712"),
     ),
     "work in the container": (
         Command("exec", "site.jobs", "run one command in the container, here and now", "trained -- python3 --version"),

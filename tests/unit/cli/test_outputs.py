@@ -21,7 +21,7 @@ from deployer.site.doctor import ladder
 from deployer.site.doctor.climb import BROKEN, OK, SKIPPED, Climb, Step
 from deployer.site.jobs.jobs import JobState
 from tests import bundles
-from tests.unit.connected.ground.test_job_page import RESULT
+from tests.unit.connected.ground.reports.test_job_page import RESULT
 from tests.unit.site.jobs.test_jobs import job
 
 SGR = re.compile("\x1b\\[[0-9;]*m")

@@ -15,7 +15,7 @@ from deployer.connected.bundle.about.listing import files_of
 from deployer.connected.bundle.package_files import PackageFiles
 from deployer.connected.check import rehearsed
 from deployer.connected.ground import progress
-from deployer.connected.ground.html_page import page
+from deployer.connected.ground.reports.html_page import page
 from deployer.connected.rootfs.entries import shown
 from deployer.connected.rootfs.flatten import CHANGES
 from deployer.contract.base.shell import quoted

@@ -7,9 +7,8 @@ from typing import Any
 
 from deployer.cli.laptop import settings
 from deployer.cli.laptop.remote import add_site
-from deployer.cli.site import common
-from deployer.cli.site import report as shared
-from deployer.connected.ground import plot, published_runs
+from deployer.cli.site import common, run_table
+from deployer.connected.ground.reports import plot, published_runs
 from deployer.contract.base import json_records
 from deployer.contract.base.errors import TransferError, UsageError
 from deployer.contract.base.json_records import Fields
@@ -24,7 +23,7 @@ def add_parsers(subparsers: Any) -> None:
     """Register the command."""
     command = common.add_command(subparsers, "report", run)
     what = "the path of a result.json, of a job's folder, or of an earlier report --json; with --site a job there"
-    shared.add_options(command, what)
+    run_table.add_options(command, what)
     command.add_argument(
         "--beside",
         action="append",
@@ -48,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     if args.plot:
         plot.check(args.plot)
     found = _there(args) if args.site else _here(args.job)
-    rows = shared.show(args, found.runs, found.left_out, published_runs.published(args.beside))
+    rows = run_table.show(args, found.runs, found.left_out, published_runs.published(args.beside))
     if args.plot:
         plot.draw(args.plot, rows)
     return 0
@@ -56,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _page(args: argparse.Namespace) -> int:
     """Write the HTML page of jobs."""
-    from deployer.connected.ground import html_page, job_page
+    from deployer.connected.ground.reports import html_page, job_page
 
     if args.beside or args.all_layouts:
         raise UsageError("--beside and --all-layouts cannot be used with --html", "leave them out, or --html")

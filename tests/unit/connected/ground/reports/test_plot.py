@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from deployer.cli.laptop.main import main
-from deployer.connected.ground import plot
+from deployer.connected.ground.reports import plot
 from deployer.contract.base.errors import MissingTool
 from deployer.contract.proof import report
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from deployer.connected.ground import published_runs
+from deployer.connected.ground.reports import published_runs
 from deployer.contract.proof import report
 
 OWN = report.Run("train-1", "3dgan", "batch 128", report.SECONDS, "lab", "charliecloud", 2, 2, 1, [10.0, 12.0, 14.0])

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice, pairwise
 from typing import Any, NamedTuple
 
-from deployer.connected.ground import job_figures
-from deployer.connected.ground.html_page import page
-from deployer.connected.ground.job_figures import number
+from deployer.connected.ground.reports import job_figures
+from deployer.connected.ground.reports.html_page import page
+from deployer.connected.ground.reports.job_figures import number
 from deployer.contract.base import json_records
 from deployer.contract.base.text import counted
 from deployer.contract.proof import in_words

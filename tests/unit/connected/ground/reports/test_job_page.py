@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from deployer.cli.laptop.main import main
-from deployer.connected.ground import published_runs
-from deployer.connected.ground.job_page import make
+from deployer.connected.ground.reports import published_runs
+from deployer.connected.ground.reports.job_page import make
 from deployer.contract.base import json_records
 from deployer.site.jobs import result as results
 from deployer.site.proof.result import StepOutcome

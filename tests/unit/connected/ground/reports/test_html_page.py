@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from deployer.connected.ground import html_page, job_page
+from deployer.connected.ground.reports import html_page, job_page
 from tests.conftest import ROOT
 from tests.pages import HOSTILE, Page
 

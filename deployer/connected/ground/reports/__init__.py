@@ -1,0 +1,1 @@
+"""Tables, plots and HTML pages of jobs and bundles."""
