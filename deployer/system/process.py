@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from typing import (
     IO,
     TYPE_CHECKING,
+    Any,
     Callable,
     Dict,
     Iterable,
@@ -110,38 +111,42 @@ def run(
         MissingTool: the program does not exist.
         JobFailed: it failed, ran too long, or printed too much.
     """
-    _logger.debug("$ %s", quoted(argv))
-    end = time.monotonic() + timeout
-    try:
-        process = subprocess.Popen(
-            list(argv),
-            stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL,
-            stdout=stdout,
-            stderr=subprocess.PIPE,
-            env=dict(env) if env is not None else base_environment(),
-            cwd=cwd,
-        )
-    except OSError as error:
-        _not_started(argv, error, hint)
+    process = _started(argv, env, hint, stdin is not None, stdout=stdout, cwd=cwd)
     data = stdin.encode() if isinstance(stdin, str) else stdin
-    pipes = [pipe for pipe in (process.stdout, process.stderr) if pipe is not None]
-    try:
-        with _ended(process):
-            seen = (lambda: tick(process.pid)) if tick else None
-            said = _read_until(pipes, end, _MAX_OUTPUT, process.stdin, data or b"", hear, seen)
-            if said is not None:
-                process.wait(max(0.0, end - time.monotonic()))
-            elif time.monotonic() < end:
-                reason = "%s printed more than %d MiB" % (quoted(argv), _MAX_OUTPUT // 1024**2)
-                raise JobFailed(reason, hint)
-            else:
-                raise subprocess.TimeoutExpired(list(argv), timeout)
-    except subprocess.TimeoutExpired:
-        raise JobFailed("%s did not end within %d s" % (quoted(argv), timeout), hint) from None
-    done = Completed(argv, process.returncode, "" if process.stdout is None else _text(said[0]), _text(said[-1]))
-    _logger.debug("exit %d%s", done.returncode, ": " + done.last_words() if done.returncode else "")
+    done = _completed(_Exchange(argv, process, [data or b""], hear=hear, tick=tick), timeout, None, hint)
     if check and done.returncode != 0:
         raise JobFailed("%s failed (exit %d): %s" % (quoted(argv), done.returncode, done.last_words()), hint)
+    return done
+
+
+def _started(
+    argv: Sequence[str], env: Optional[Mapping[str, str]], hint: str = "", reads: bool = False, **more: Any
+) -> "subprocess.Popen[bytes]":
+    """Start a program with pipes for its output and errors, and for its input if it ``reads``."""
+    _logger.debug("$ %s", quoted(argv))
+    stdin = subprocess.PIPE if reads else subprocess.DEVNULL
+    options = {"stdin": stdin, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **more}
+    try:
+        return subprocess.Popen(list(argv), env=base_environment() if env is None else dict(env), **options)
+    except OSError as error:
+        _not_started(argv, error, hint)
+
+
+def _completed(exchange: "_Exchange", timeout: float, after: Optional[float], hint: str = "") -> Completed:
+    """Return how a process ended. ``timeout`` and ``after`` are those of ``_Exchange.run``."""
+    argv, process = exchange.argv, exchange.process
+    end = time.monotonic() + timeout
+    try:
+        with _ended(process):
+            outputs = exchange.run(timeout, after)
+            process.wait(max(0.0, end - time.monotonic()) if after is None else after)
+    except subprocess.TimeoutExpired as error:
+        limit = timeout if after is None else error.timeout
+        raise JobFailed("%s did not end within %d s" % (quoted(argv), limit), hint) from None
+    except _TooMuchError:
+        raise JobFailed("%s printed more than %d MiB" % (quoted(argv), _MAX_OUTPUT // 1024**2), hint) from None
+    done = Completed(argv, process.returncode, _text(outputs[0]) if process.stdout else "", _text(outputs[-1]))
+    _logger.debug("exit %d%s", done.returncode, ": " + done.last_words() if done.returncode else "")
     return done
 
 
@@ -190,114 +195,153 @@ def glance(
         MissingTool: the program does not exist.
         JobFailed: it was killed.
     """
-    _logger.debug("$ %s", quoted(argv))
+    process = _started(argv, env, start_new_session=True)
     try:
-        process = subprocess.Popen(
-            list(argv),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=dict(env) if env is not None else base_environment(),
-            start_new_session=True,
-        )
-    except OSError as error:
-        _not_started(argv, error, "")
-    if process.stdout is None or process.stderr is None:
-        raise AssertionError("pipes were asked for")
-    try:
-        with process.stdout, process.stderr:
-            said = _read_until([process.stdout, process.stderr], time.monotonic() + timeout, limit)
-            with suppress(subprocess.TimeoutExpired):
-                if said is not None:
-                    process.wait(1)  # it closed its output, so it is about to end
+        outputs = _Exchange(argv, process, limit=limit).run(timeout)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(1)  # it closed its output, so it is about to end
+    except (subprocess.TimeoutExpired, _TooMuchError):
+        text = "%s did not end within %g s, or printed more than %d bytes" % (quoted(argv), timeout, limit)
+        raise JobFailed(text) from None
     finally:
+        for pipe in filter(None, (process.stdout, process.stderr)):
+            pipe.close()
         with suppress(OSError):
             os.killpg(process.pid, signal.SIGKILL)
         with suppress(subprocess.TimeoutExpired):
             process.wait(1)
-    if said is None:
-        raise JobFailed("%s did not end within %g s, or printed more than %d bytes" % (quoted(argv), timeout, limit))
     status = -signal.SIGKILL if process.returncode is None else process.returncode
-    return Completed(argv, status, _text(said[0]), _text(said[1]))
+    return Completed(argv, status, _text(outputs[0]), _text(outputs[1]))
 
 
-def _read_until(
-    streams: Sequence[IO[bytes]],
-    end: float,
-    limit: int,
-    stdin: Optional[IO[bytes]] = None,
-    data: bytes = b"",
-    hear: Optional[Callable[[str], bool]] = None,
-    tick: Optional[Callable[[], None]] = None,
-) -> Optional[List[bytes]]:
-    """Return the output of ``streams`` when all are closed; None if it is too much or takes too long.
+class _TooMuchError(Exception):
+    """A process printed more than the limit."""
 
-    Meanwhile, ``data`` is written to ``stdin``, which is then closed. All pipes are served at once, so that a child
-    that writes much to one of them cannot block this process. ``hear`` receives the lines of the last stream; a line
-    for which it returns True is left out. ``tick`` is called repeatedly while there is no output.
+
+class _Exchange:
+    """Writes pieces to a process and reads its output.
+
+    All pipes are served at once, so that a child that writes much to one of them cannot block this process.
+
+    Args:
+        pieces: what to write if its input is a pipe; None: what ``reply`` returns.
+        limit: the most bytes that it may print.
+        hear, tick: as in ``run``.
+        reply, later: as in ``converse``.
     """
-    left = memoryview(data)
-    found = [bytearray() for _ in streams]
-    offered = 0  # the start of the first line that ``hear`` has not received
-    with selectors.DefaultSelector() as selector:
-        for number, stream in enumerate(streams):
-            selector.register(stream, selectors.EVENT_READ, number)
-        if stdin is not None:
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        process: "subprocess.Popen[bytes]",
+        pieces: Optional[Iterable[bytes]] = None,
+        limit: int = _MAX_OUTPUT,
+        hear: Optional[Callable[[str], bool]] = None,
+        tick: Optional[Callable[[int], None]] = None,
+        reply: Optional[Callable[[str], Optional[Iterable[bytes]]]] = None,
+        later: Optional[Callable[[str], None]] = None,
+    ) -> None:
+        self.argv, self.process, self._limit = argv, process, limit
+        self._hear, self._tick, self._reply, self._later = hear, tick, reply, later
+        self._pieces = None if pieces is None else filter(None, pieces)
+        self._left = memoryview(b"")
+
+    def run(self, timeout: float, after: Optional[float] = None) -> List[bytes]:
+        """Return the output when it is closed.
+
+        Args:
+            timeout: seconds for everything or, with ``after``, until the first piece.
+            after: seconds from the last piece on. Pieces may take any time.
+
+        Raises:
+            TimeoutExpired: the time is up.
+            _TooMuchError: it printed too much.
+        """
+        stdin = self.process.stdin
+        streams = [stream for stream in (self.process.stdout, self.process.stderr) if stream]
+        outputs, offered = [bytearray() for _ in streams], [0] * len(streams)
+        listeners = [self._hear_output if self._reply else None, self._hear][-len(streams) :]
+        limit, end, writes = timeout, time.monotonic() + timeout, False
+        if stdin:
+            files.enlarge_pipe(stdin.fileno())
             os.set_blocking(stdin.fileno(), False)
-            selector.register(stdin, selectors.EVENT_WRITE)
-        while selector.get_map():
-            left_time = max(0.0, end - time.monotonic())
-            ready = selector.select(min(left_time, _TICK) if tick else left_time)
-            if not ready:
-                if tick and time.monotonic() < end:
-                    tick()
-                    continue
-                return None
-            for key, _ in ready:
-                if stdin is not None and key.fileobj is stdin:
-                    left = _fed(key.fd, left)
-                    if not left:
-                        selector.unregister(stdin)
-                        stdin.close()
-                    continue
-                piece = os.read(key.fd, 64 * 1024)
-                found[key.data] += piece
-                if hear and key.data == len(streams) - 1:
-                    offered = _offer(found[-1], offered, hear)
-                if not piece:
-                    selector.unregister(key.fileobj)
-            if sum(map(len, found)) > limit:
-                return None
-    return [bytes(each) for each in found]
+        with selectors.DefaultSelector() as selector:
+            for number, stream in enumerate(streams):
+                selector.register(stream, selectors.EVENT_READ, number)
+            while selector.get_map():
+                if stdin and self._pieces is not None and not (writes or stdin.closed):
+                    selector.register(stdin, selectors.EVENT_WRITE)
+                    writes = True
+                for key in self._ready(selector, None if writes and after else end, limit):
+                    if stdin and key.fileobj is stdin:
+                        if not self._write(key.fd):
+                            selector.unregister(stdin)
+                            stdin.close()
+                            writes = False
+                            limit, end = (after, time.monotonic() + after) if after else (limit, end)
+                        continue
+                    data, number = os.read(key.fd, 64 * 1024), key.data
+                    outputs[number] += data
+                    offered[number] = _offer(outputs[number], offered[number], listeners[number])
+                    if not data:
+                        selector.unregister(key.fileobj)
+                if sum(map(len, outputs)) > self._limit:
+                    raise _TooMuchError
+        return list(map(bytes, outputs))
+
+    def _ready(
+        self, selector: selectors.BaseSelector, end: Optional[float], limit: float
+    ) -> List[selectors.SelectorKey]:
+        """Wait until pipes are ready, at most until ``end``, and call ``tick`` meanwhile."""
+        while True:
+            left = None if end is None else max(0.0, end - time.monotonic())
+            ready = selector.select(left if left is None or not self._tick else min(left, _TICK))
+            if ready:
+                return [key for key, _ in ready]
+            if not (self._tick and left):
+                raise subprocess.TimeoutExpired(list(self.argv), limit)
+            self._tick(self.process.pid)
+
+    def _hear_output(self, line: str) -> bool:
+        if self._pieces is None and self._reply:
+            answer = self._reply(line)
+            self._pieces = None if answer is None else filter(None, answer)
+        elif self._later:
+            self._later(line)
+        return False
+
+    def _write(self, descriptor: int) -> bool:
+        """Write as much as the pipe accepts, and return whether there may be more to write."""
+        if not self._left:
+            self._left = memoryview(next(self._pieces or iter(()), b""))
+            if not self._left:
+                return False
+        try:
+            self._left = self._left[os.write(descriptor, self._left) :]
+        except BlockingIOError:
+            return True
+        except BrokenPipeError:  # it has ended; its status shows why
+            return False
+        return True
 
 
-def _offer(text: bytearray, start: int, hear: Callable[[str], bool]) -> int:
+def _offer(text: bytearray, start: int, hear: Optional[Callable[[str], bool]]) -> int:
     """Pass each complete line of ``text`` from ``start`` on to ``hear``, remove the lines that it keeps, and return the
     start of the next line."""
-    while True:
+    while hear:
         end = text.find(b"\n", start)
         if end < 0:
-            return start
+            break
         if hear(_text(bytes(text[start:end]))):
             del text[start : end + 1]
         else:
             start = end + 1
-
-
-def _fed(descriptor: int, data: memoryview) -> memoryview:
-    """Write as much of ``data`` as the pipe accepts and return the rest: empty if its reader has gone."""
-    try:
-        return data[os.write(descriptor, data[: 64 * 1024]) :]
-    except BlockingIOError:
-        return data
-    except BrokenPipeError:
-        return data[:0]
+    return start
 
 
 def attach(
     argv: Sequence[str],
     env: Optional[Mapping[str, str]] = None,
-    cwd: Optional[str] = None,
     hear: Optional[Callable[[bytes], bool]] = None,
     after: bytes = b"",
     begun: Optional[Callable[[], None]] = None,
@@ -318,7 +362,6 @@ def attach(
         BrokenPipeError: the reader of this process's output has ended, so the program was ended.
         SpaceError, DeployerError: its output cannot be written, so it was ended.
     """
-    _logger.debug("$ %s", quoted(argv))
     interrupted: List[int] = []
     # The terminal sends Ctrl-C to the child as well, whose answer decides. It is noted, not raised: an exception
     # between the child's end and the line that keeps its status would lose it, and the next wait would return 0.
@@ -328,16 +371,7 @@ def attach(
         signal.signal(signal.SIGINT, lambda number, _: interrupted.append(number))
     pipe = subprocess.PIPE if hear or after else None
     try:
-        try:
-            process = subprocess.Popen(
-                list(argv),
-                env=dict(env) if env is not None else base_environment(),
-                cwd=cwd,
-                stdout=pipe,
-                stderr=pipe,
-            )
-        except OSError as error:
-            _not_started(argv, error, "")
+        process = _started(argv, env, stdin=None, stdout=pipe, stderr=pipe)
         if process.stdout and process.stderr:
             try:
                 _pass_on(process, process.stdout, process.stderr, _Filter(hear, after, begun))
@@ -456,7 +490,7 @@ def feed(
         timeout: seconds after the last piece. Until then, the program itself must detect that it is stuck, as ssh does
             with ServerAliveInterval.
     """
-    return converse(argv, lambda _: None, timeout, timeout, env, pieces=pieces)
+    return _completed(_Exchange(argv, _started(argv, env, reads=True), pieces), timeout, timeout)
 
 
 def converse(
@@ -466,7 +500,6 @@ def converse(
     timeout: float,
     env: Optional[Mapping[str, str]] = None,
     hear: Optional[Callable[[str], bool]] = None,
-    pieces: Optional[Iterable[bytes]] = None,
     later: Optional[Callable[[str], None]] = None,
 ) -> Completed:
     """Run ``argv`` as ``feed`` does, with pieces that depend on what it prints first.
@@ -476,113 +509,10 @@ def converse(
         patience: seconds until then.
         timeout: seconds from the last piece on.
         hear: as in ``run``.
-        pieces: the pieces if they are known already.
         later: receives each line of its output after that.
     """
-    _logger.debug("$ %s", quoted(argv))
-    try:
-        process = subprocess.Popen(
-            list(argv),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=dict(env) if env is not None else base_environment(),
-        )
-    except OSError as error:
-        _not_started(argv, error, "")
-    try:
-        with _ended(process):
-            said = _Exchange(argv, process, reply, pieces, later).run(patience, timeout, hear)
-            process.wait(timeout)
-    except subprocess.TimeoutExpired as error:
-        raise JobFailed("%s did not end within %d s" % (quoted(argv), error.timeout)) from None
-    done = Completed(argv, process.returncode, _text(said[0]), _text(said[1]))
-    _logger.debug("exit %d%s", done.returncode, ": " + done.last_words() if done.returncode else "")
-    return done
-
-
-class _Exchange:
-    """Writes pieces to a process and reads its output. All pipes are served at once, as in ``_read_until``."""
-
-    def __init__(
-        self,
-        argv: Sequence[str],
-        process: "subprocess.Popen[bytes]",
-        reply: Callable[[str], Optional[Iterable[bytes]]],
-        pieces: Optional[Iterable[bytes]],
-        later: Optional[Callable[[str], None]],
-    ) -> None:
-        if process.stdin is None or process.stdout is None or process.stderr is None:
-            raise AssertionError("pipes were asked for")
-        self._argv = list(argv)
-        self._stdin, self._streams = process.stdin, (process.stdout, process.stderr)
-        self._reply, self._later = reply, later
-        self._pieces = None if pieces is None else filter(None, pieces)
-        self._left = memoryview(b"")
-        files.enlarge_pipe(self._stdin.fileno())
-        os.set_blocking(self._stdin.fileno(), False)
-
-    def run(self, patience: float, timeout: float, hear: Optional[Callable[[str], bool]]) -> List[bytes]:
-        """Return the output when it is closed.
-
-        Raises:
-            TimeoutExpired: the time is up.
-            JobFailed: it printed too much.
-        """
-        found, offered = (bytearray(), bytearray()), [0, 0]
-        limit = patience
-        end = time.monotonic() + limit
-        writes = False
-        with selectors.DefaultSelector() as selector:
-            for number, stream in enumerate(self._streams):
-                selector.register(stream, selectors.EVENT_READ, number)
-            while selector.get_map():
-                if self._pieces is not None and not writes and not self._stdin.closed:
-                    selector.register(self._stdin, selectors.EVENT_WRITE)
-                    writes = True
-                ready = selector.select(None if writes else max(0.0, end - time.monotonic()))
-                if not ready:
-                    raise subprocess.TimeoutExpired(self._argv, limit)
-                for key, _ in ready:
-                    if key.fileobj is self._stdin:
-                        if not self._write():
-                            selector.unregister(self._stdin)
-                            self._stdin.close()
-                            writes, limit, end = False, timeout, time.monotonic() + timeout
-                        continue
-                    number = key.data
-                    data = os.read(key.fd, 64 * 1024)
-                    found[number].extend(data)
-                    listener = hear if number else self._hear
-                    if listener:
-                        offered[number] = _offer(found[number], offered[number], listener)
-                    if not data:
-                        selector.unregister(key.fileobj)
-                if sum(map(len, found)) > _MAX_OUTPUT:
-                    raise JobFailed("%s printed more than %d MiB" % (quoted(self._argv), _MAX_OUTPUT // 1024**2))
-        return [bytes(said) for said in found]
-
-    def _hear(self, line: str) -> bool:
-        if self._pieces is None:
-            answer = self._reply(line)
-            self._pieces = None if answer is None else filter(None, answer)
-        elif self._later:
-            self._later(line)
-        return False
-
-    def _write(self) -> bool:
-        """Write as much as the pipe accepts, and return whether there may be more to write."""
-        if not self._left:
-            self._left = memoryview(next(self._pieces or iter(()), b""))
-            if not self._left:
-                return False
-        try:
-            self._left = self._left[os.write(self._stdin.fileno(), self._left) :]
-        except BlockingIOError:
-            pass
-        except BrokenPipeError:  # it has ended; its status shows why
-            return False
-        return True
+    process = _started(argv, env, reads=True)
+    return _completed(_Exchange(argv, process, hear=hear, reply=reply, later=later), patience, timeout)
 
 
 #: Becomes the given program, and ends it when the pipe on standard input is closed, even if this process is killed.
@@ -596,19 +526,9 @@ class Background:
     """
 
     def __init__(self, argv: Sequence[str], env: Mapping[str, str], log: str) -> None:
-        _logger.debug("$ %s", quoted(argv))
         self._log = log
-        try:
-            with open(log, "wb") as output:
-                self._process = subprocess.Popen(
-                    ["sh", "-c", _TIED, "sh", *argv],
-                    stdin=subprocess.PIPE,
-                    stdout=output,
-                    stderr=output,
-                    env=dict(env),
-                )
-        except OSError as error:
-            _not_started(argv, error, "")
+        with files.errors_named("write " + log), open(log, "wb") as output:
+            self._process = _started(["sh", "-c", _TIED, "sh", *argv], env, reads=True, stdout=output, stderr=output)
 
     def poll(self) -> Optional[int]:
         """Return the exit status, or None while it runs."""
@@ -642,11 +562,7 @@ class HeldProcess:
     """
 
     def __init__(self, argv: Sequence[str], env: Mapping[str, str]) -> None:
-        _logger.debug("$ %s", quoted(argv))
-        try:
-            self._process = subprocess.Popen(list(argv), stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=dict(env))
-        except OSError as error:
-            _not_started(argv, error, "")
+        self._process = _started(argv, env, reads=True, stderr=None)
         self.pid = self._process.pid
 
     def line(self, timeout: float) -> str:
