@@ -123,7 +123,8 @@ def _submit(args: argparse.Namespace, remote: "Remote", site: str, words: Sequen
         except DeployerError as error:
             terminal.warn(f"not recorded, so the same command again may submit a second job: {error.message}")
         words = [words[0], "--token", submission.token, *words[1:]]
-        done = remote.attach(words, site_options(args), submission=submission)
+        options = site_options(args)
+        done = remote.attach(words, options, recorded=submission.recorded, reported=submission.reported)
         if done.status == EXIT_INTERRUPTED:
             tell_of_job(args, done.job, done.number, FINDS if submission.recorded and not done.job else "")
         if done.job:

@@ -66,9 +66,9 @@ def profile_of(site: str, ssh_config: Path | None = None) -> Profile:
 
 def _look(remote: Remote) -> set[str]:
     """Return the existing paths. Raises Refused if users other than root can write one of them."""
-    found = remote.admins_files()
-    for path, file in found.items():
-        if f"{ADMINS_FOLDER}/{published.PROFILE}" in found and (file.owner != 0 or file.mode & 0o022):
-            text = f"{remote.host}:{path} can be written by others than root (uid {file.owner}, mode {file.mode:o})"
+    files = remote.admins_files()
+    for path, (owner, mode) in files.items():
+        if f"{ADMINS_FOLDER}/{published.PROFILE}" in files and (owner != 0 or mode & 0o022):
+            text = f"{remote.host}:{path} can be written by others than root (uid {owner}, mode {mode:o})"
             raise Refused(text, "tell the site's admin: chown root, chmod go-w")
-    return set(found)
+    return set(files)

@@ -264,7 +264,7 @@ def _has_published(remote: Remote) -> bool:
 def _squash(bundle: Verification, remote: Remote) -> Fields | None:
     words = ["squash", f"{bundle.manifest.name}:{bundle.manifest.version}"]
     with progress.far_bar("squash") as tell:
-        answer = remote.watch(words, _INSTALL_SECONDS, tell) if tell else remote.site(words, _INSTALL_SECONDS)
+        answer = remote.site(words, _INSTALL_SECONDS, tell=tell)
     return answer.maybe_child("squashfs")
 
 
@@ -429,7 +429,7 @@ def _uploaded(
     sent = time.monotonic()
     words = ["receive", folder]
     with progress.far_bar("install") as tell, _named(bundle):
-        answer = remote.watch(words, _INSTALL_SECONDS, tell) if tell else remote.site(words, _INSTALL_SECONDS)
+        answer = remote.site(words, _INSTALL_SECONDS, tell=tell)
     return done.installed(answer, started, sent)
 
 

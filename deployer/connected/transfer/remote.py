@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn
 
 import deployer
 from deployer.connected.bundle.pyz import make_pyz
@@ -43,9 +43,6 @@ from deployer.contract.base.shell import for_any_login_shell, quoted
 from deployer.contract.base.text import printable
 from deployer.system import files, process, terminal
 from deployer.system.process import Completed
-
-if TYPE_CHECKING:
-    from deployer.connected.transfer.submission import Submission
 
 log = logging.getLogger("deployer.remote")
 
@@ -96,8 +93,7 @@ _STARTS = "\"$p\" -c 'import sys; sys.exit(sys.version_info < (3, 6))' </dev/nul
 #: goes to standard error.
 _LOGIN = ["sh", "-c", """exec bash -l -c 'exec "$@" >&3 3>&-' bash "$@" 3>&1 >&2""", "sh"]
 
-#: The prefix of a line with an unusable Python and its last output, cut to this many characters.
-_USELESS = f"{MARK}useless="
+#: The most characters of an unusable Python's last output.
 _MAX_REASON = 160
 
 #: Environment variables that ssh needs.
@@ -149,18 +145,6 @@ class Attended(NamedTuple):
     number: str
 
 
-class AdminsFile(NamedTuple):
-    """A file or folder of the site's admin.
-
-    Attributes:
-        owner: its owner's user id.
-        mode: its permissions.
-    """
-
-    owner: int
-    mode: int
-
-
 class Remote:
     """A connection to a site's login node, for use in a ``with`` block.
 
@@ -169,6 +153,7 @@ class Remote:
         workspace: the site's root folder as in the profile. ``~`` is the user's home on the site, and placeholders are
             allowed. After ``prepare`` it is the actual path.
         inbox: the site's folder for arriving files, with the same rules; empty: they arrive in the workspace.
+        python: the site's Python that ``prepare`` found.
         options: the ssh options that select the connection.
     """
 
@@ -179,8 +164,8 @@ class Remote:
         self.workspace = known(profile.workspace, profile, "workspace")
         self.inbox = profile.login.inbox or ""
         self._pythons = profile.login.python
-        self._python = ""
-        self._admins: dict[str, AdminsFile] | None = None
+        self.python = ""
+        self._admins: dict[str, tuple[int, int]] | None = None
         self._folder = locked_folder.LockedFolder(locked_folder.SSH)
         self._user_options = ["-F", str(ssh_config)] if ssh_config else []
         self.options = self._user_options
@@ -228,12 +213,12 @@ class Remote:
             self._go_on()
             status = self._master.poll()
             if status is not None:
-                said = self._master.output()
-                if _NO_MULTIPLEXING.search(said):
-                    log.debug("no multiplexing, so each command logs in for itself: %s", said)
+                output = self._master.output()
+                if _NO_MULTIPLEXING.search(output):
+                    log.debug("no multiplexing, so each command logs in for itself: %s", output)
                     self.options = [*self._user_options, *_patience(settings), *_ALONE]
                     return
-                self._explain(said or f"ssh ended with {status}")
+                self._explain(output or f"ssh ended with {status}")
             if self._has_socket() or time.monotonic() - asked > _ASK_SECONDS:
                 if self._is_open():
                     return
@@ -257,7 +242,13 @@ class Remote:
     def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, trace: TracebackType | None) -> None:
         self._close()
 
-    def shell(self, script: str, timeout: float = _CALL_SECONDS, check: bool = True) -> Completed:
+    def shell(
+        self,
+        script: str,
+        timeout: float = _CALL_SECONDS,
+        check: bool = True,
+        hear: Callable[[str], bool] | None = None,
+    ) -> Completed:
         """Run a POSIX shell script on the site with any login shell.
 
         The script is sent to standard input of ``sh``, because csh cannot read quoted arguments with several lines.
@@ -265,6 +256,7 @@ class Remote:
         Args:
             timeout: seconds.
             check: raise an error if the script fails.
+            hear: receives each line of its standard error and returns whether to leave it out of the result.
 
         Raises:
             TransferError: the connection failed.
@@ -272,7 +264,7 @@ class Remote:
         """
         self._go_on()
         argv, stdin = self._ssh(["sh"]), f"{_NEW_LINE}; echo {_BEGUN}\n{script}\n"
-        done = process.run(argv, timeout=timeout, env=self._env, stdin=stdin, check=False, tick=self._go_on)
+        done = process.run(argv, timeout, self._env, stdin=stdin, check=False, hear=hear, tick=self._go_on)
         self._check_line(done)
         if _BEGUN not in done.stdout.splitlines():
             raise self._not_begun(done.last_words() if done.stdout.strip() or done.stderr.strip() else "")
@@ -318,8 +310,7 @@ class Remote:
         )
         done = self.shell(script, check=False)
         self._admins = _admins_files(done)
-        marked = (line[len(MARK) :] for line in done.stdout.splitlines() if line.startswith(MARK))
-        answers = dict(line.split("=", 1) for line in marked if "=" in line)
+        answers = dict(re.findall(rf"^{MARK}(\w+)=(.*)", done.stdout, re.MULTILINE))
         if done.returncode or "home" not in answers:
             self._check_space(done.stderr)
             hint = "check that you may write to the workspace given in the profile"
@@ -327,13 +318,13 @@ class Remote:
         if "python" not in answers:
             where = "give its path: --python PATH" if tries else "write its path into login.python of the site profile"
             lacking = "no Python 3.6 or newer under these names" if tries else "none of the Pythons of its profile"
-            found = [line[len(_USELESS) :] for line in done.stdout.splitlines() if line.startswith(_USELESS)]
-            why = "; ".join(printable(each if each[-2:] != ": " else f"{each}older than 3.6") for each in found)
+            reasons = _marked(done, "useless")
+            why = "; ".join(printable(text if text[-2:] != ": " else f"{text}older than 3.6") for text in reasons)
             text = f"{self.host} has {lacking}: {', '.join(self._pythons)}{f' ({why})' if why else ''}"
             hint = f"look there for one, also in modules (`module avail python`, `command -v python3`), and {where}; "
             hint += "for one that needs its module, write a script that sets the variables of the module and starts it"
             raise MissingTool(text, hint)
-        self._python, self.workspace = answers["python"], answers["home"]
+        self.python, self.workspace = answers["python"], answers["home"]
         version, owner = answers.get("version", ""), answers.get("owner") or "UNKNOWN"
         if _is_newer(version):
             terminal.warn(
@@ -348,16 +339,11 @@ class Remote:
         """Return whether all commands share one connection. Otherwise each logs in and may ask the user."""
         return self.options[-len(_ALONE) :] != [*_ALONE]
 
-    def admins_files(self) -> "dict[str, AdminsFile]":
-        """Return the admin's folder and the existing files of a published profile, by path."""
+    def admins_files(self) -> dict[str, tuple[int, int]]:
+        """Return the owner's id and the mode of the admin's folder and of a published profile's files, by path."""
         if self._admins is None:
             self._admins = _admins_files(self.shell(_ADMINS))
         return self._admins
-
-    @property
-    def python(self) -> str:
-        """The site's Python that ``prepare`` found."""
-        return self._python
 
     def site(
         self,
@@ -366,6 +352,7 @@ class Remote:
         login: bool = False,
         rest: Sequence[str] = (),
         hear: Callable[[str], None] | None = None,
+        tell: Callable[[int, int], None] | None = None,
     ) -> Fields:
         """Run a command of the site's deployer and return its JSON answer. Errors at the site are raised here.
 
@@ -375,26 +362,16 @@ class Remote:
             login: run it as after a login, with the site's modules and settings.
             rest: the words after ``--``.
             hear: called with each line for the user, such as a warning.
+            tell: called with done and total bytes at each progress report.
         """
-        before = _LOGIN if login else []
-        after = ["--", *rest] if rest else []
-        script = shlex.join([*before, *self._site_argv(words), "--json", *after])
-        return self._answer(self.shell(script, timeout, check=False), words, hear)
-
-    def watch(self, words: Sequence[str], timeout: float, tell: Callable[[int, int], None]) -> Fields:
-        """Run a command like ``site``, and call ``tell`` with done and total bytes at each report."""
-        script = shlex.join(["env", f"{dialogue.PROGRESS}=1", *self._site_argv(words), "--json"])
-        stdin = f"{_NEW_LINE}\n{script}\n"
-        done = process.run(
-            self._ssh(["sh"]), timeout=timeout, env=self._env, stdin=stdin, check=False, hear=dialogue.listener(tell)
-        )
-        return self._answer(done, words)
+        before = [*_reporting(tell), *(_LOGIN if login else [])]
+        script = shlex.join([*before, *self._site_argv(words), "--json", *(["--", *rest] if rest else [])])
+        return self._answer(self.shell(script, timeout, check=False, hear=dialogue.listener(tell)), words, hear)
 
     def feed(self, words: Sequence[str], pieces: Iterable[bytes]) -> Fields:
         """Run a command like ``site``, with ``pieces`` on its standard input."""
-        script = f"{_NEW_LINE}; exec " + shlex.join([*self._site_argv(words), "--json"])
-        done = process.feed(self._ssh(["sh", "-c", script]), pieces, _CALL_SECONDS, env=self._env)
-        return self._answer(done, words)
+        argv = self._ssh(["sh", "-c", f"{_NEW_LINE}; exec " + shlex.join([*self._site_argv(words), "--json"])])
+        return self._answer(process.feed(argv, pieces, _CALL_SECONDS, self._env), words)
 
     def converse(
         self,
@@ -411,27 +388,22 @@ class Remote:
         Args:
             words: as in ``site``.
             timeout: seconds after the last piece.
-            tell: as in ``watch``.
+            tell: as in ``site``.
             then: the command to run afterwards, whose answer is returned; empty: none.
             later: called with each answer after the first.
             hear: as in ``site``.
         """
 
-        def answers(said: str) -> None:
-            if later and said.startswith("{") and said.endswith("}"):
-                later(self._read(said))
+        def receive_later(line: str) -> None:
+            if later and line.startswith("{") and line.endswith("}"):
+                later(self._read(line))
 
-        def answered(said: str) -> Iterable[bytes] | None:
-            if not said.startswith(MARK):
-                return None
-            return reply(self._read(said[len(MARK) :]))
+        def receive(line: str) -> Iterable[bytes] | None:
+            return reply(self._read(line[len(MARK) :])) if line.startswith(MARK) else None
 
-        before = ["env", f"{dialogue.PROGRESS}=1"] if tell else []
-        after = ["--", *then] if then else []
-        script = f"{_NEW_LINE}; exec " + shlex.join([*before, *self._site_argv(words), "--json", *after])
-        argv = self._ssh(["sh", "-c", script])
-        listener = dialogue.listener(tell)
-        done = process.converse(argv, answered, _CALL_SECONDS, timeout, self._env, listener, later=answers)
+        command = [*_reporting(tell), *self._site_argv(words), "--json", *(["--", *then] if then else [])]
+        argv, listener = self._ssh(["sh", "-c", f"{_NEW_LINE}; exec {shlex.join(command)}"]), dialogue.listener(tell)
+        done = process.converse(argv, receive, _CALL_SECONDS, timeout, self._env, listener, receive_later)
         return self._answer(done, words, hear)
 
     def attach(
@@ -439,14 +411,16 @@ class Remote:
         words: Sequence[str],
         caller: Sequence[str] = (),
         login: bool = False,
-        submission: "Submission | None" = None,
+        recorded: bool = False,
+        reported: Callable[[], None] | None = None,
     ) -> Attended:
         """Run a command of the site's deployer on this terminal and return its outcome.
 
         Args:
             caller: the options with which the user's commands select this site, for hints of the command.
             login: as in ``site``.
-            submission: the submission of a job by this command.
+            recorded: the same command again finds the job that this one submits.
+            reported: called when the site has reported the job.
 
         Raises:
             TransferError: the connection broke. The submitted job continues.
@@ -456,21 +430,22 @@ class Remote:
         names = [dialogue.ANNOUNCE]
         names += [dialogue.TERMINAL] if sys.stderr.isatty() else []
         names += [dialogue.ANSWERS] if sys.stderr.isatty() and sys.stdin.isatty() else []
-        given = {**dict.fromkeys(names, "1"), **terminal.for_the_site(), dialogue.CALLER: quoted(caller)}
-        variables = [f"{name}={value}" for name, value in given.items()]
+        values = {**dict.fromkeys(names, "1"), **terminal.for_the_site(), dialogue.CALLER: quoted(caller)}
+        variables = [f"{name}={value}" for name, value in values.items()]
         script = f"echo {_BEGUN}; exec " + shlex.join(["env", *variables, *self._site_argv(words)])
         if login:  # start-up files may end the login shell
             script = "exec " + shlex.join([*_LOGIN, "sh", "-c", script])
         begun: list[bool] = []
-        heard: list[str] = []
-        recorded = submission is not None and submission.recorded
+        job = number = ""
 
-        def hear(said: bytes) -> bool:
-            found = re.match(rf"{MARK}([\w.+-]+) ([\w.;-]+)$", said.decode("utf-8", "replace"))
-            heard.extend(found.groups() if found else ())
-            if found and submission:
-                submission.reported()
-            return found is not None
+        def hear(line: bytes) -> bool:
+            nonlocal job, number
+            announced = re.match(rf"{MARK}([\w.+-]+) ([\w.;-]+)$", line.decode("utf-8", "replace"))
+            if announced and not job:
+                job, number = announced.groups()
+            if announced and reported:
+                reported()
+            return announced is not None
 
         # Only `run` announces a job. Other commands may print anything, and much of it.
         announces = words[0] == "run" and "--dry-run" not in words
@@ -481,7 +456,6 @@ class Remote:
             after=f"{_BEGUN}\n".encode(),
             begun=lambda: begun.append(True),
         )
-        job, number = heard[:2] if heard else ("", "")
         if status == 255:
             message, hint = f"the connection to {self.host} broke", "try again"
             if job:
@@ -504,10 +478,10 @@ class Remote:
         """
         # As one line of text with the marker: a login shell may print anything before it.
         script = f"printf %s {MARK}file=; gzip -9c {shlex.quote(path)} | base64 | tr -d '\\n'; echo"
-        lines = [line for line in self.shell(script).stdout.splitlines() if line.startswith(f"{MARK}file=")]
+        lines = _marked(self.shell(script), "file")
         whole = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
         try:
-            data = whole.decompress(base64.b64decode(lines[-1].partition("=")[2]), limit + 1)
+            data = whole.decompress(base64.b64decode(lines[-1]), limit + 1)
         except (IndexError, ValueError, zlib.error) as error:
             raise TransferError(f"{self.host}: cannot fetch {path}", "try again; it needs gzip and base64") from error
         if len(data) > limit or not whole.eof:
@@ -533,9 +507,9 @@ class Remote:
             DeployerError: the folder cannot be entered.
         """
         found = f"find . -type f -printf '{MARK}file=%s %P\\n' | head -n {_MOST_FILES}"
-        said = self.shell(f"cd -- {shlex.quote(folder)} >/dev/null || exit 5; {found}").stdout
-        rows = re.findall(rf"^{re.escape(MARK)}file=(\d{{1,18}}) (.+)$", said, re.MULTILINE)
-        return [(path, int(size)) for size, path in rows]
+        lines = _marked(self.shell(f"cd -- {shlex.quote(folder)} >/dev/null || exit 5; {found}"), "file")
+        rows = filter(None, (re.fullmatch(r"(\d{1,18}) (.+)", line) for line in lines))
+        return [(row[2], int(row[1])) for row in rows]
 
     def download(self, folder: str, target: Path) -> None:
         """Copy a folder from the site to ``target``, which gets its name when it is complete.
@@ -578,9 +552,8 @@ class Remote:
             JobFailed: it takes too long.
         """
         script = f"echo {MARK}size=$(du -sk {shlex.quote(folder)} 2>/dev/null | cut -f 1)"
-        said = self.shell(script, _SIZE_SECONDS, check=False).stdout
-        found = re.search(rf"^{re.escape(MARK)}size=(\d{{1,15}})$", said, re.MULTILINE)
-        return int(found[1]) * 1024 if found else 0
+        sizes = _marked(self.shell(script, _SIZE_SECONDS, check=False), "size")
+        return int(sizes[-1]) * 1024 if sizes and re.fullmatch(r"\d{1,15}", sizes[-1]) else 0
 
     def remove(self, names: Sequence[str], unless: str = "") -> None:
         """Remove files and folders below the workspace. An empty name means the workspace itself, if it is empty.
@@ -590,7 +563,7 @@ class Remote:
         """
         words = [f"rm -rf {self._path(name)}" if name else f"rmdir {self._path()}" for name in names]
         guard = [f"ls -d {self._path()}/{unless} >/dev/null 2>&1 && exit 0"] if unless else []
-        self.shell("\n".join([*guard, *(f"{each} 2>/dev/null" for each in words)]), check=False)
+        self.shell("\n".join([*guard, *(f"{word} 2>/dev/null" for word in words)]), check=False)
 
     def upload(self, paths: Sequence[Path], target: str, host: str) -> None:
         """Copy files into the site's folder ``target`` with sftp through ``host``, which may allow nothing else.
@@ -630,8 +603,8 @@ class Remote:
         if not names:
             return folder
         question = shlex.quote(placeholders.question(names))
-        said = self.shell(f'printf %s {question} | "${{SHELL:-/bin/sh}}" -l', check=False).stdout
-        return placeholders.expand(folder, placeholders.answers(said, names), key)
+        output = self.shell(f'printf %s {question} | "${{SHELL:-/bin/sh}}" -l', check=False).stdout
+        return placeholders.expand(folder, placeholders.answers(output, names), key)
 
     def _path(self, below: str = "") -> str:
         """Return a path below the workspace, quoted for sh. A leading ``~`` is expanded on the site."""
@@ -662,9 +635,9 @@ class Remote:
             raise TransferError(f"{self.host}: cannot write {self.workspace}/{_TOOL}: {done.last_words()}", hint)
 
     def _site_argv(self, words: Sequence[str]) -> list[str]:
-        if not self._python:
+        if not self.python:
             raise AssertionError("prepare() comes first")
-        return [self._python, f"{self.workspace}/{_TOOL}", *words]
+        return [self.python, f"{self.workspace}/{_TOOL}", *words]
 
     def _ssh(self, argv: Sequence[str]) -> list[str]:
         return ["ssh", *self.options, self.host, for_any_login_shell(argv)]
@@ -677,8 +650,8 @@ class Remote:
         self._check_space("No space" if free < need else done.stderr)
         self._explain(done.stderr)
 
-    def _check_space(self, said: str) -> None:
-        if re.search(r"quota exceeded|No space", said, re.IGNORECASE):
+    def _check_space(self, errors: str) -> None:
+        if re.search(r"quota exceeded|No space", errors, re.IGNORECASE):
             where = f"{self.host}:{self.workspace}"
             hint = "free some space, or set another workspace in the profile"
             raise SpaceError(f"{where}: no space or quota left", hint)
@@ -688,29 +661,34 @@ class Remote:
         self._check_line(done)
         if done.returncode:
             self._raise_far(done)
-        _pass_on(done, hear)
+        for line in done.stderr.splitlines():
+            if hear and line.startswith("deployer: "):
+                hear(printable(line[len("deployer: ") :]))
         lines = done.stdout.splitlines()
-        for number in reversed(range(len(lines))):
-            if lines[number].startswith("{"):
-                said = lines[number]
-                if said == "{" and "}" in lines[number:]:  # an answer of several lines
-                    said = "\n".join(lines[number : lines.index("}", number) + 1])
-                return self._read(said)
-        raise TransferError(f"{self.host} gave no answer to {' '.join(words)}", "see the command's log")
+        begins = [number for number, line in enumerate(lines) if line.startswith("{")]
+        if not begins:
+            raise TransferError(f"{self.host} gave no answer to {' '.join(words)}", "see the command's log")
+        answer = lines[begins[-1] :]
+        # An answer of several lines ends with a bracket alone.
+        return self._read(
+            "\n".join(answer[: answer.index("}") + 1] if answer[0] == "{" and "}" in answer else answer[:1])
+        )
 
-    def _read(self, said: str) -> Fields:
+    def _read(self, text: str) -> Fields:
         what = f"the answer of {self.host}"
-        return Fields(json_records.parse(said.encode(), what, TransferError), what, TransferError)
+        return Fields(json_records.parse(text.encode(), what, TransferError), what, TransferError)
 
     def _check_line(self, done: Completed) -> None:
         if done.returncode == 255 or done.returncode < 0:
             self._explain(done.stderr or "the connection closed for an unknown reason")
 
-    def _not_begun(self, said: str) -> TransferError:
+    def _not_begun(self, output: str) -> TransferError:
         """Return the error for a login shell that ended before it ran a command, with its output."""
         hint = f"try: ssh {self.host} echo works; if it prints nothing, a start-up file there (~/.bashrc, ~/.cshrc) "
         hint += "ends shells without a terminal, or the site allows no commands: see the file, or ask the site"
-        return TransferError(f"{self.host}: the login shell ended before it ran a command{said and ': '}{said}", hint)
+        return TransferError(
+            f"{self.host}: the login shell ended before it ran a command{output and ': '}{output}", hint
+        )
 
     def _raise_far(self, done: Completed) -> NoReturn:
         """Raise an error of the site's deployer here, with its exit code and hint."""
@@ -722,12 +700,12 @@ class Remote:
         error.exit_code = done.returncode if done.returncode in BY_EXIT_CODE else DeployerError.exit_code
         raise error
 
-    def _explain(self, said: str) -> NoReturn:
-        log.debug("ssh said: %s", said)
+    def _explain(self, output: str) -> NoReturn:
+        log.debug("ssh printed: %s", output)
         for pattern, message, hint in _SSH_ERRORS:
-            if re.search(pattern, said):
+            if re.search(pattern, output):
                 raise TransferError(f"{self.host}: {message}", self._try(hint))
-        words = " / ".join(said.strip().splitlines()[-3:])
+        words = " / ".join(output.strip().splitlines()[-3:])
         raise TransferError(f"{self.host}: {words or 'the connection failed'}", self._try(_TRY_SSH))
 
     def _try(self, hint: str) -> str:
@@ -747,12 +725,15 @@ def _patience(settings: str) -> list[str]:
     return [] if own else ["-o", "ServerAliveInterval=15"]
 
 
-def _pass_on(done: Completed, hear: Callable[[str], None] | None) -> None:
-    """Call ``hear`` with each line that a site command printed for the user."""
-    if hear:
-        for line in done.stderr.splitlines():
-            if line.startswith("deployer: "):
-                hear(printable(line[len("deployer: ") :]))
+def _reporting(tell: Callable[[int, int], None] | None) -> list[str]:
+    """Return the words before a site command that let it report its progress if ``tell`` receives it."""
+    return ["env", f"{dialogue.PROGRESS}=1"] if tell else []
+
+
+def _marked(done: Completed, name: str) -> list[str]:
+    """Return the values that a script printed in lines with our marker and this name."""
+    begin = f"{MARK}{name}="
+    return [line[len(begin) :] for line in done.stdout.splitlines() if line.startswith(begin)]
 
 
 def _has_digest(path: str, data: bytes) -> str:
@@ -777,13 +758,13 @@ def _is_newer(version: str) -> bool:
     both = [version, deployer.__version__]
     if not all(map(_VERSION.fullmatch, both)):
         return False
-    there, here = ([int(number) for number in each.split(".")] for each in both)
+    there, here = ([int(number) for number in text.split(".")] for text in both)
     return there > here
 
 
-def _admins_files(done: Completed) -> dict[str, AdminsFile]:
-    found = re.findall(rf"^{re.escape(MARK)}admins=(\d+) ([0-7]+) (/\S+)$", done.stdout, re.MULTILINE)
-    return {path: AdminsFile(int(owner), int(mode, 8)) for owner, mode, path in found}
+def _admins_files(done: Completed) -> dict[str, tuple[int, int]]:
+    matches = filter(None, (re.fullmatch(r"(\d+) ([0-7]+) (/\S+)", line) for line in _marked(done, "admins")))
+    return {match[3]: (int(match[1]), int(match[2], 8)) for match in matches}
 
 
 def _sftp_quoted(path: str) -> str:

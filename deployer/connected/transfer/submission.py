@@ -16,16 +16,14 @@ import secrets
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, NamedTuple
+from typing import IO, NamedTuple
 
 from deployer.connected.ground import xdg
 from deployer.connected.ground.locked_folder import lock
+from deployer.connected.transfer.remote import Remote
 from deployer.contract.base.errors import DeployerError, IntegrityError, MissingTool, Refused, SpaceError, UsageError
 from deployer.contract.base.json_records import Fields
 from deployer.system import files, terminal
-
-if TYPE_CHECKING:
-    from deployer.connected.transfer.remote import Remote
 
 #: Hexadecimal digits of the digest in a file's name.
 _DIGITS = 16
@@ -135,7 +133,7 @@ class Submission:
             self._path.unlink(missing_ok=True)
         self.close()
 
-    def ended(self, code: int, remote: "Remote") -> None:
+    def ended(self, code: int, remote: Remote) -> None:
         """Remove the record if this exit code of the site's `run` proves that nothing was submitted."""
         certain = code in _CERTAIN
         with contextlib.suppress(DeployerError):  # then it may have submitted
@@ -166,7 +164,7 @@ class Submission:
                     path.unlink()
 
 
-def status_of(remote: "Remote", job: str) -> Fields | None:
+def status_of(remote: Remote, job: str) -> Fields | None:
     """Return the status of a job, or None if the site has no job of this name."""
     try:
         return remote.site(["status", job])
@@ -176,7 +174,7 @@ def status_of(remote: "Remote", job: str) -> Fields | None:
         return None
 
 
-def is_active(remote: "Remote", job: str) -> bool:
+def is_active(remote: Remote, job: str) -> bool:
     """Return whether a job has not ended. Raises DeployerError."""
     status = status_of(remote, job)
     return status is not None and status.flag("active")

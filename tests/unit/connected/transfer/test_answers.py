@@ -50,7 +50,7 @@ def answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[list[di
             pass
         return site()
 
-    does: dict[str, Callable[..., object]] = dict.fromkeys(("site", "watch", "feed"), site)
+    does: dict[str, Callable[..., object]] = dict.fromkeys(("site", "feed"), site)
     does.update(converse=converse, __enter__=lambda self: self)
     does.update({name: lambda *_, **__: None for name in ("prepare", "remove")})
     does.update(admins_files=lambda _: {}, fetch=lambda *_: b"{}", has=lambda *_: False, files_in=lambda *_: [])

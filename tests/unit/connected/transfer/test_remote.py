@@ -182,10 +182,10 @@ def test_a_line_that_breaks_during_a_command(
     monkeypatch.setenv("XDG_STATE_HOME", str(far / "state"))
     with Remote(load("lab")) as remote, contextlib.closing(Submission("run", "x", "lab", [])) as submission:
         submission.record()
-        monkeypatch.setattr(remote, "_python", "sh")
+        monkeypatch.setattr(remote, "python", "sh")
         monkeypatch.setattr(remote, "_site_argv", lambda words: ["sh", "-c", f"echo '{printed}'; exit 255"])
         with pytest.raises(TransferError, match=message) as caught:
-            remote.attach([command, "x"], submission=submission)
+            remote.attach([command, "x"], recorded=submission.recorded, reported=submission.reported)
     assert caught.value.hint.startswith(hint)
 
 
@@ -481,7 +481,7 @@ def test_a_reader_that_ends_and_a_full_disk(far: Path, target: str, code: int, s
 def _with_tool(remote: Remote, far: Path) -> None:
     """Be prepared with a tool that tells whether it finds a runtime."""
     (far / "deployer.pyz").write_text("import shutil; print('found', shutil.which('apptainer'))\n")
-    remote._python, remote.workspace = sys.executable, str(far)
+    remote.python, remote.workspace = sys.executable, str(far)
 
 
 @pytest.mark.parametrize(
@@ -796,7 +796,7 @@ def test_what_a_login_shell_prints_without_a_line_end_hides_no_answer(
         remote.prepare()
         assert remote.workspace == str(far / "deployer")
         assert remote.site(["known", "sha256:00"], login=True).record["folder"] is None
-        assert remote.watch(["known", "sha256:00"], 60, lambda *_: None).record["folder"] is None
+        assert remote.site(["known", "sha256:00"], tell=lambda *_: None).record["folder"] is None
         with pytest.raises(DeployerError, match=r"^login1: no image x is installed") as caught:
             remote.site(["run", "x"])
         assert caught.value.hint.startswith("install a bundle")
