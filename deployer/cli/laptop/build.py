@@ -19,32 +19,30 @@ from deployer.system import terminal
 def add_parsers(subparsers: Any) -> None:
     """Register ``build``."""
     command = subparsers.add_parser("build")
-    command.add_argument("definition", metavar="DEF", help="a folder with a bundle.yaml, or that file")
+    common.add(command, "definition", "DEF", "a folder with a bundle.yaml, or that file")
     text = "CA certificates for the build's downloads (default: $DEPLOYER_CA_BUNDLE, else the file in PIP_CERT, "
     text += "SSL_CERT_FILE or REQUESTS_CA_BUNDLE); not copied into the image"
-    command.add_argument("--ca-bundle", metavar="FILE", type=Path, help=text)
+    common.add(command, "--ca-bundle", "FILE", text, type=Path)
     text = "pip's settings for the build (default: this host's indexes); not copied into the image"
-    command.add_argument("--pip-conf", metavar="FILE", type=Path, help=text)
+    common.add(command, "--pip-conf", "FILE", text, type=Path)
     text = "deb lines of a Debian mirror for the base and the build (default: $DEPLOYER_APT_SOURCES, else "
     text += "Debian's); not copied into the image"
-    command.add_argument("--apt-sources", metavar="FILE", type=Path, help=text)
-    command.add_argument("--no-cache", action="store_true", help="run every step again")
-    text = "build despite this finding of lint; may be repeated"
-    command.add_argument("--accept", metavar="CODE", action="append", default=[], help=text)
-    text = "fail (exit 3) if python.lock does not match the requirements and the image"
-    command.add_argument("--locked", action="store_true", help=text)
+    common.add(command, "--apt-sources", "FILE", text, type=Path)
+    common.flag(command, "--no-cache", "run every step again")
+    common.repeated(command, "--accept", "CODE", "build despite this finding of lint; may be repeated")
+    common.flag(command, "--locked", "fail (exit 3) if python.lock does not match the requirements and the image")
     text = "use the newest releases that the requirements allow, not those in the old python.lock"
-    command.add_argument("--upgrade", action="store_true", help=text)
+    common.flag(command, "--upgrade", text)
     text = "download nothing: use cached bases, layers and wheels, and run the steps without network"
-    command.add_argument("--offline", action="store_true", help=text)
+    common.flag(command, "--offline", text)
     text = "a folder with your own wheels for the wheelhouse; may be repeated"
     command.add_argument("--find-links", metavar="DIR", type=Path, action="append", default=[], help=text)
     text = (
         "compile Horovod only for the MPI of this site, a profile's name or path; may be repeated (default: for each "
     )
     text += "MPI family of the definition)"
-    command.add_argument("--site", metavar="SITE", action="append", default=[], help=text)
-    command.add_argument("--json", action="store_true", help="print the build record")
+    common.repeated(command, "--site", "SITE", text)
+    common.flag(command, "--json", "print the build record")
     command.set_defaults(run=run)
 
 

@@ -35,58 +35,47 @@ _NAMED = 20
 def add_parsers(subparsers: Any) -> None:
     """Register this group's commands."""
     command = common.add_command(subparsers, "plan", _plan)
-    command.add_argument("bundle", metavar="B.tar", help="a bundle that `pack` wrote")
+    common.add(command, "bundle", "B.tar", "a bundle that `pack` wrote")
     command.add_argument("--site", help=settings.SITE)
     command.add_argument("--partition", help="only for this partition of the profile (default: for each)")
-    command.add_argument("--mpi", metavar="NAME", help="use this MPI of the profile in partitions that have several")
+    common.add(command, "--mpi", "NAME", "use this MPI of the profile in partitions that have several")
     common.add_launch(command)
-    text = "treat this rule of check as a warning; the plan records it"
-    command.add_argument("--accept", action="append", default=[], metavar="CODE", help=text)
-    text = "write the plan to this file, for `push --plan`"
-    command.add_argument("-o", "--output", metavar="FILE", required=True, help=text)
+    common.repeated(command, "--accept", "CODE", "treat this rule of check as a warning; the plan records it")
+    common.add(command, "-o", "--output", "FILE", "write the plan to this file, for `push --plan`", required=True)
 
     command = common.add_command(subparsers, "sign", _sign)
-    command.add_argument("bundle", metavar="FILE", help="a bundle, or a plan that `plan -o` wrote")
+    common.add(command, "bundle", "FILE", "a bundle, or a plan that `plan -o` wrote")
     text = "a private key, or an agent's .pub (default: that of the settings)"
-    command.add_argument("--key", metavar="KEY", type=Path, help=text)
+    common.add(command, "--key", "KEY", text, type=Path)
 
     command = common.add_command(subparsers, "push", _push)
-    command.add_argument("bundle", metavar="B.tar", nargs="?", help="the bundle; left out with --plan")
+    common.add(command, "bundle", "B.tar", "the bundle; left out with --plan", nargs="?")
     text = "a profile's name or path, or ssh:HOST for what that site publishes (default: that of the settings); "
     text += "--site SITE is the same"
-    command.add_argument("site", metavar="SITE", nargs="?", help=text)
+    common.add(command, "site", "SITE", text, nargs="?")
     command.add_argument("--site", dest="named", metavar="SITE", help=argparse.SUPPRESS)
-    command.add_argument(
-        "--ssh-config", metavar="F", type=Path, help="use this ssh configuration instead of ~/.ssh/config"
-    )
-    command.add_argument(
-        "--full", action="store_true", help="send the whole bundle, including parts that the site already has"
-    )
-    command.add_argument(
-        "--force", action="store_true", help="send it even if check predicts that it will not run there"
-    )
+    common.add(command, "--ssh-config", "F", "use this ssh configuration instead of ~/.ssh/config", type=Path)
+    common.flag(command, "--full", "send the whole bundle, including parts that the site already has")
+    common.flag(command, "--force", "send it even if check predicts that it will not run there")
     text = "send this new plan for a bundle that is installed at the site; `run` uses it from then on"
-    command.add_argument("--plan", metavar="FILE", type=Path, help=text)
+    common.add(command, "--plan", "FILE", text, type=Path)
     text = "send it even if it has no plan for the site: `exec` and `shell` work there, `run` does not"
-    command.add_argument("--without-plan", action="store_true", help=text)
-    command.add_argument("--dry-run", action="store_true", help="print what would be sent, and send nothing")
-    text = "also make the image's SquashFS file at the site, for --staging squashfs"
-    command.add_argument("--squashfs", action="store_true", help=text)
+    common.flag(command, "--without-plan", text)
+    common.flag(command, "--dry-run", "print what would be sent, and send nothing")
+    common.flag(command, "--squashfs", "also make the image's SquashFS file at the site, for --staging squashfs")
     text = "send the data through this host by sftp; it must mount the same workspace, and needs no shell"
-    command.add_argument("--transfer-host", metavar="HOST", help=text)
-    command.add_argument(
-        "--to", metavar="DIR", type=Path, help="write the parts to this folder, to be carried to the site"
-    )
+    common.add(command, "--transfer-host", "HOST", text)
+    common.add(command, "--to", "DIR", "write the parts to this folder, to be carried to the site", type=Path)
     text = "with --to: leave out what the site has, listed in this file by its `receipt` command"
-    command.add_argument("--have", metavar="RECEIPT", type=Path, help=text)
+    common.add(command, "--have", "RECEIPT", text, type=Path)
 
     command = common.add_command(subparsers, "diff", _diff)
-    command.add_argument("old", metavar="A.tar", help="the earlier bundle")
-    command.add_argument("new", metavar="B.tar", help="the later bundle")
-    command.add_argument("--files", action="store_true", help=f"list every file, not only {_NAMED} of each kind")
+    common.add(command, "old", "A.tar", "the earlier bundle")
+    common.add(command, "new", "B.tar", "the later bundle")
+    common.flag(command, "--files", f"list every file, not only {_NAMED} of each kind")
 
     command = common.add_command(subparsers, "pyz", _pyz)
-    command.add_argument("-o", "--output", metavar="deployer.pyz", required=True, help="write it to this file")
+    common.add(command, "-o", "--output", "deployer.pyz", "write it to this file", required=True)
 
 
 def _plan(args: argparse.Namespace) -> None:

@@ -25,18 +25,16 @@ def add_parsers(subparsers: Any) -> None:
     verbs = command.add_subparsers(dest="verb", metavar="VERB", required=True)
     text = "show the caches, their contents and sizes"
     verb = verbs.add_parser("list", help=text, description=text)
-    verb.add_argument("--json", action="store_true", help="print a record for programs")
+    common.flag(verb, "--json", "print a record for programs")
     verb.set_defaults(run=_list)
     text = "remove entries unused for long or beyond a cache's size limit, and leftovers of killed processes"
     verb = verbs.add_parser("prune", help=text, description=text)
-    verb.add_argument(
-        "caches", metavar="CACHE", nargs="*", help="prune only these caches (default: all that deployer manages)"
-    )
+    common.add(verb, "caches", "CACHE", "prune only these caches (default: all that deployer manages)", nargs="*")
     text = "remove entries unused for N days (default: %(default)s)"
-    verb.add_argument("--days", type=float, default=caches.AGE, metavar="N", help=text)
-    verb.add_argument("--all", action="store_true", help="remove everything")
-    verb.add_argument("--dry-run", action="store_true", help="only print what would be removed")
-    verb.add_argument("--json", action="store_true", help="print a record for programs")
+    common.add(verb, "--days", "N", text, type=float, default=caches.AGE)
+    common.flag(verb, "--all", "remove everything")
+    common.flag(verb, "--dry-run", "only print what would be removed")
+    common.flag(verb, "--json", "print a record for programs")
     verb.set_defaults(run=_prune)
 
 

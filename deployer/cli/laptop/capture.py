@@ -25,28 +25,25 @@ from deployer.system import terminal
 def add_parsers(subparsers: Any) -> None:
     """Register ``capture``."""
     command = common.add_command(subparsers, "capture", _capture)
-    command.add_argument("host", metavar="HOST", help="a login node, as you give it to ssh")
+    common.add(command, "host", "HOST", "a login node, as you give it to ssh")
     text = "capture a node of each of these partitions (A,B,...; default: all)"
-    command.add_argument("--partitions", metavar="LIST", default="all", help=text)
+    common.add(command, "--partitions", "LIST", text, default="all")
     text = "write the profile to this file (default: site_profiles/HOST.yaml), and the capture beside it"
-    command.add_argument("-o", "--output", metavar="FILE.yaml", type=Path, help=text)
+    common.add(command, "-o", "--output", "FILE.yaml", text, type=Path)
     command.add_argument("--name", help="the site's name (default: the cluster's)")
-    command.add_argument("--workspace", metavar="DIR", help="the folder for images at the site, for the profile")
+    common.add(command, "--workspace", "DIR", "the folder for images at the site, for the profile")
     text = "a folder at the site that all nodes see, for the capture itself (default: one in the home, removed later)"
-    command.add_argument("--folder", metavar="DIR", help=text)
+    common.add(command, "--folder", "DIR", text)
     text = "the site's Python, 3.6 or newer: a name in its PATH, or a whole path (default: the first that works)"
-    command.add_argument("--python", metavar="PATH", help=text)
-    text = "use this ssh configuration instead of ~/.ssh/config"
-    command.add_argument("--ssh-config", metavar="F", type=Path, help=text)
-    command.add_argument("--account", metavar="NAME", help="charge the jobs to this account")
+    common.add(command, "--python", "PATH", text)
+    common.add(command, "--ssh-config", "F", "use this ssh configuration instead of ~/.ssh/config", type=Path)
+    common.add(command, "--account", "NAME", "charge the jobs to this account")
     text = "a further word for the batch system, as --directive=--qos=test; may be repeated"
-    command.add_argument("--directive", action="append", default=[], metavar="WORD", help=text)
-    text = "also capture the MPI installed here; may be repeated"
-    command.add_argument("--mpi", action="append", default=[], metavar="PREFIX", help=text)
-    command.add_argument("--redact", action="store_true", help="replace hosts, users and addresses by placeholders")
-    text = "also replace this path or name by a placeholder; may be repeated"
-    command.add_argument("--hide", action="append", default=[], metavar="TEXT", help=text)
-    command.add_argument("--dry-run", action="store_true", help="print the jobs, submit nothing and write nothing")
+    common.repeated(command, "--directive", "WORD", text)
+    common.repeated(command, "--mpi", "PREFIX", "also capture the MPI installed here; may be repeated")
+    common.flag(command, "--redact", "replace hosts, users and addresses by placeholders")
+    common.repeated(command, "--hide", "TEXT", "also replace this path or name by a placeholder; may be repeated")
+    common.flag(command, "--dry-run", "print the jobs, submit nothing and write nothing")
 
 
 def _capture(args: argparse.Namespace) -> int:

@@ -27,17 +27,17 @@ _EXIT = {REFUSE: Refused.exit_code, UNKNOWN: Unknown.exit_code}
 def add_parsers(subparsers: Any) -> None:
     """Register the command."""
     command = common.add_command(subparsers, "check", run)
-    command.add_argument("bundle", metavar="B.tar", help=named_bundle.TEXT)
-    command.add_argument("job", metavar="JOB", nargs="?", help="judge only this job of the bundle (default: all jobs)")
+    common.add(command, "bundle", "B.tar", named_bundle.TEXT)
+    common.add(command, "job", "JOB", "judge only this job of the bundle (default: all jobs)", nargs="?")
     command.add_argument("--site", help=settings.SITE)
-    command.add_argument("--ssh-config", metavar="F", type=Path, help="with ssh:HOST: use this ssh configuration")
+    common.add(command, "--ssh-config", "F", "with ssh:HOST: use this ssh configuration", type=Path)
     command.add_argument(
         "--partition", help="judge only this partition (default: each; the first decides the exit code)"
     )
-    command.add_argument("--mpi", metavar="NAME", help="use this MPI of the profile in partitions that have several")
+    common.add(command, "--mpi", "NAME", "use this MPI of the profile in partitions that have several")
     common.add_launch(command)
-    command.add_argument("--accept", action="append", default=[], metavar="CODE", help="treat this rule as a warning")
-    command.add_argument("--no-cache", action="store_true", help="do not read or write the cache of file facts")
+    common.repeated(command, "--accept", "CODE", "treat this rule as a warning")
+    common.flag(command, "--no-cache", "do not read or write the cache of file facts")
     command.epilog = "Exit: 0 RUN or WARN, 3 REFUSE, 8 UNKNOWN (facts missing). `deployer explain` lists the rules."
 
 

@@ -19,7 +19,7 @@ def add_parsers(subparsers: Any) -> None:
     """Register this group's commands."""
     command = subparsers.add_parser("init")
     text = "name of the definition; its folder is bundles/NAME, or NAME if there is no folder bundles"
-    command.add_argument("name", metavar="NAME", nargs="?", help=text)
+    common.add(command, "name", "NAME", text, nargs="?")
     text = (
         "what it starts as: Python with mpi4py (none), a C program that the Dockerfile compiles, or a framework; "
         "pytorch-ddp and jax train on two nodes. One of: " + ", ".join(initialising.KINDS) + " (default: none)"
@@ -35,19 +35,19 @@ def add_parsers(subparsers: Any) -> None:
     )
     text = "use an image that exists: a file of docker save, or an image of the Docker engine or of a registry; "
     text += "its MPI and its command are written too (NAME by default: that of the image)"
-    command.add_argument("--from-image", metavar="REF", help=text)
-    command.add_argument("--dry-run", action="store_true", help="print which files would be written")
-    command.add_argument("--json", action="store_true", help="print a record for programs")
+    common.add(command, "--from-image", "REF", text)
+    common.flag(command, "--dry-run", "print which files would be written")
+    common.flag(command, "--json", "print a record for programs")
     command.set_defaults(run=_init)
 
     command = subparsers.add_parser("lint")
-    command.add_argument("definition", metavar="DEF", help="a folder with a bundle.yaml, or that file")
-    command.add_argument("--accept", metavar="CODE", action="append", default=[], help="ignore this rule")
-    command.add_argument("--json", action="store_true", help="print the findings for programs")
+    common.add(command, "definition", "DEF", "a folder with a bundle.yaml, or that file")
+    common.repeated(command, "--accept", "CODE", "ignore this rule")
+    common.flag(command, "--json", "print the findings for programs")
     command.set_defaults(run=_lint)
 
     command = subparsers.add_parser("schema")
-    command.add_argument("--table", action="store_true", help="print a Markdown table for people instead")
+    common.flag(command, "--table", "print a Markdown table for people instead")
     command.set_defaults(run=_schema)
 
 

@@ -36,24 +36,20 @@ _ENDED = (EXIT_DONE, JobFailed.exit_code)
 def add_parsers(subparsers: Any) -> None:
     """Register the command."""
     command = common.add_command(subparsers, "deploy", run)
-    command.add_argument("definition", metavar="DEF", type=Path, help="a definition: a folder with a bundle.yaml")
-    command.add_argument("site", metavar="SITE", nargs="?", help=settings.SITE)
-    command.add_argument("job", metavar="JOB", nargs="?", help="a job of the definition (default: its first)")
+    common.add(command, "definition", "DEF", "a definition: a folder with a bundle.yaml", type=Path)
+    common.add(command, "site", "SITE", settings.SITE, nargs="?")
+    common.add(command, "job", "JOB", "a job of the definition (default: its first)", nargs="?")
     ours = command.add_argument_group("the deploy")
-    ours.add_argument("--watch", action="store_true", help="repeat it when a file of the definition changes")
-    ours.add_argument(
-        "--dry-run", action="store_true", help="print what each stage would do, send no bundle and submit nothing"
-    )
-    ours.add_argument("--no-follow", action="store_true", help="end after the submission")
-    ours.add_argument("--force", action="store_true", help="deploy it even if check predicts that it will not run")
-    text = "treat this finding of lint or check as a warning; may be repeated"
-    ours.add_argument("--accept", action="append", default=[], metavar="CODE", help=text)
-    ours.add_argument("--mpi", metavar="NAME", help="use this MPI of the profile in partitions that have several")
-    ours.add_argument("--key", metavar="KEY", type=Path, help="sign the bundle with this key (default: the settings')")
+    common.flag(ours, "--watch", "repeat it when a file of the definition changes")
+    common.flag(ours, "--dry-run", "print what each stage would do, send no bundle and submit nothing")
+    common.flag(ours, "--no-follow", "end after the submission")
+    common.flag(ours, "--force", "deploy it even if check predicts that it will not run")
+    common.repeated(ours, "--accept", "CODE", "treat this finding of lint or check as a warning; may be repeated")
+    common.add(ours, "--mpi", "NAME", "use this MPI of the profile in partitions that have several")
+    common.add(ours, "--key", "KEY", "sign the bundle with this key (default: the settings')", type=Path)
     text = "write the bundle to this file (default: one in the cache)"
-    ours.add_argument("-o", "--output", metavar="B.tar", type=Path, help=text)
-    text = "use this ssh configuration instead of ~/.ssh/config"
-    ours.add_argument("--ssh-config", metavar="F", type=Path, help=text)
+    common.add(ours, "-o", "--output", "B.tar", text, type=Path)
+    common.add(ours, "--ssh-config", "F", "use this ssh configuration instead of ~/.ssh/config", type=Path)
     jobs.add_job_options(command.add_argument_group("the job"))
     command.epilog = (
         "Words after -- are added to the end of the job's command. A stage that fails ends the deploy with "

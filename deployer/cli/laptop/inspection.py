@@ -28,15 +28,13 @@ _SIZE = 14
 def add_parsers(subparsers: Any) -> None:
     """Register the command."""
     command = common.add_command(subparsers, "inspect", run)
-    command.add_argument("bundle", metavar="B.tar", help="a bundle that `pack` wrote")
+    common.add(command, "bundle", "B.tar", "a bundle that `pack` wrote")
     which = command.add_mutually_exclusive_group()
-    text = "verify it and list each file of its root filesystem: mode, size, sha256, path"
-    which.add_argument("--files", action="store_true", help=text)
+    common.flag(which, "--files", "verify it and list each file of its root filesystem: mode, size, sha256, path")
     text = "verify it and write a page for a security officer: signatures, packages, scripts, verdicts, changes"
-    which.add_argument("--html", metavar="FILE", type=Path, help=text)
-    text = "with --html: list the differences from this earlier bundle too"
-    command.add_argument("--since", metavar="A.tar", help=text)
-    which.add_argument("--sbom", action="store_true", help="print its SBOM (CycloneDX JSON) unchanged")
+    common.add(which, "--html", "FILE", text, type=Path)
+    common.add(command, "--since", "A.tar", "with --html: list the differences from this earlier bundle too")
+    common.flag(which, "--sbom", "print its SBOM (CycloneDX JSON) unchanged")
 
 
 def run(args: argparse.Namespace) -> int:

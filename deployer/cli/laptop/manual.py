@@ -11,6 +11,7 @@ from deployer import __version__
 from deployer.cli.laptop import variables
 from deployer.cli.laptop.command_tree import Described, commands
 from deployer.cli.site import main as site
+from deployer.cli.site import common
 from deployer.cli.site.common import Front
 from deployer.contract.base import pages
 from deployer.contract.base.shell import quoted
@@ -21,9 +22,7 @@ from deployer.system.tool import documents
 def add_parsers(subparsers: Any) -> None:
     """Register the command."""
     command = subparsers.add_parser("man")
-    command.add_argument(
-        "folder", metavar="DIR", type=Path, help="where to write them, such as ~/.local/share/man/man1"
-    )
+    common.add(command, "folder", "DIR", "where to write them, such as ~/.local/share/man/man1", type=Path)
     command.set_defaults(run=_man)
 
 

@@ -37,36 +37,33 @@ _PARTS = ("charliecloud", "udocker", "squashfs-tools")
 def add_parsers(subparsers: Any) -> None:
     """Register the command."""
     command = common.add_command(subparsers, "pack", run)
-    command.add_argument("definition", metavar="DEF", nargs="?", help="a definition: a folder with a bundle.yaml")
+    common.add(command, "definition", "DEF", "a definition: a folder with a bundle.yaml", nargs="?")
     text = "pack this image from the Docker engine, without jobs; init --from-image writes a definition with one"
-    command.add_argument("--image", metavar="REF", help=text)
+    common.add(command, "--image", "REF", text)
     archive = "pack a docker save or OCI archive, an OCI layout folder, or a root filesystem's tar; plain, gzip or zstd"
-    command.add_argument("--archive", metavar="FILE", type=Path, help=archive)
-    command.add_argument("--rootfs", metavar="DIR", type=Path, help="pack this folder, a root filesystem")
+    common.add(command, "--archive", "FILE", archive, type=Path)
+    common.add(command, "--rootfs", "DIR", "pack this folder, a root filesystem", type=Path)
     command.add_argument("--name", help="the bundle's name, if there is no definition")
     command.add_argument("--version", help="the bundle's version, if there is no definition")
     text = "add a plan for each partition of this site, or for those named (SITE:A,B); may be repeated; "
     text += "SITE is a profile's name or path, or ssh:HOST for what that site publishes"
     command.add_argument("--site", action="append", default=[], help=text)
-    text = "with --site: use this MPI of the profile in partitions that have several"
-    command.add_argument("--mpi", metavar="NAME", help=text)
+    common.add(command, "--mpi", "NAME", "with --site: use this MPI of the profile in partitions that have several")
     common.add_launch(command)
     text = "treat this rule of check as a warning, with --site; the plan records it. With DEF: ignore this rule of lint"
-    command.add_argument("--accept", action="append", default=[], metavar="CODE", help=text)
+    common.repeated(command, "--accept", "CODE", text)
     text = "include this part of the kit even if no --site needs it; may be repeated"
     command.add_argument("--kit", action="append", default=[], choices=_PARTS, help=text)
     text = "make this folder in the image, for --bind at the site; may be repeated (with --site, those of the site's "
     text += "profile are made)"
-    command.add_argument("--mount-point", action="append", default=[], metavar="DIR", help=text)
+    common.repeated(command, "--mount-point", "DIR", text)
     command.add_argument("--codec", choices=("zstd", "gzip"), default="zstd", help="gzip: for sites without libzstd")
-    command.add_argument("--changes", metavar="FILE", type=Path, help="list each path that flatten changed, and how")
-    command.add_argument(
-        "--no-cache", action="store_true", help="do not read or write the caches of compressed frames and facts"
-    )
+    common.add(command, "--changes", "FILE", "list each path that flatten changed, and how", type=Path)
+    common.flag(command, "--no-cache", "do not read or write the caches of compressed frames and facts")
     text = "then rehearse the first job, for the first --site, and store the outcome in the bundle; exit 3 if it finds "
     text += "an error"
-    command.add_argument("--rehearse", action="store_true", help=text)
-    command.add_argument("-o", "--output", metavar="B.tar", required=True, help="write the bundle to this file")
+    common.flag(command, "--rehearse", text)
+    common.add(command, "-o", "--output", "B.tar", "write the bundle to this file", required=True)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -24,10 +24,8 @@ def add_parser(verbs: Any) -> None:
     """Register ``profile import``."""
     verb = common.add_command(verbs, "import", _import, "draft a profile from Slurm's configuration files")
     verb.epilog = _EPILOG
-    verb.add_argument("files", metavar="FILE", nargs="+", type=Path, help="a configuration file of the site")
-    verb.add_argument(
-        "-o", "--output", metavar="FILE", type=Path, help="write the draft to this file instead of standard output"
-    )
+    common.add(verb, "files", "FILE", "a configuration file of the site", nargs="+", type=Path)
+    common.add(verb, "-o", "--output", "FILE", "write the draft to this file instead of standard output", type=Path)
     verb.add_argument("--name", help="the profile's name (default: the cluster's or the file's)")
     verb.example = "deployer profile import slurm.conf -o draft.yaml"
 

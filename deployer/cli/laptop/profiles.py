@@ -33,37 +33,37 @@ def add_parsers(subparsers: Any) -> None:
     command = subparsers.add_parser("profile")
     verbs = command.add_subparsers(dest="verb", metavar="VERB", required=True)
     verb = common.add_command(verbs, "list", _list, "list the profiles that you can select by name")
-    verb.add_argument("--all", action="store_true", help="also list machines that were switched off")
+    common.flag(verb, "--all", "also list machines that were switched off")
     verb = common.add_command(
         verbs, "show", _show, "show a profile with the profiles that it extends, and the source of each value"
     )
-    verb.add_argument("site", metavar="SITE", help=f"{_SITE}, or ssh:HOST for what was fetched from there")
-    verb.add_argument("--files", action="store_true", help="also show the facts of libraries")
+    common.add(verb, "site", "SITE", f"{_SITE}, or ssh:HOST for what was fetched from there")
+    common.flag(verb, "--files", "also show the facts of libraries")
     verb.example = "deployer profile show lab"
     verb = common.add_command(verbs, "validate", _validate, "check profiles and print all errors at once")
-    verb.add_argument("sites", metavar="SITE", nargs="+", help=_SITE)
+    common.add(verb, "sites", "SITE", _SITE, nargs="+")
     verb.example = "deployer profile validate lab.yaml"
     profile_import.add_parser(verbs)
     verb = common.add_command(verbs, "diff", _diff, "show what differs between two profiles, and what it means")
-    verb.add_argument("old", metavar="A", help=_SITE)
-    verb.add_argument("new", metavar="B", help=_SITE)
+    common.add(verb, "old", "A", _SITE)
+    common.add(verb, "new", "B", _SITE)
     verb.example = "deployer profile diff before.yaml lab.yaml"
     verb = common.add_command(verbs, "sign", _sign, "sign a profile with an OpenSSH key and write FILE.sig")
-    verb.add_argument("file", metavar="FILE", type=Path, help="a profile")
-    verb.add_argument("--key", metavar="KEY", type=Path, required=True, help="a private key, or an agent's .pub")
+    common.add(verb, "file", "FILE", "a profile", type=Path)
+    common.add(verb, "--key", "KEY", "a private key, or an agent's .pub", type=Path, required=True)
     verb.example = "deployer profile sign lab.yaml --key ~/.ssh/id_ed25519"
     verb = common.add_command(verbs, "verify", _verify, "check who signed a profile and the profiles that it extends")
-    verb.add_argument("file", metavar="FILE", type=Path, help="a profile")
-    verb.add_argument("--signers", metavar="FILE", type=Path, required=True, help="an allowed_signers file")
+    common.add(verb, "file", "FILE", "a profile", type=Path)
+    common.add(verb, "--signers", "FILE", "an allowed_signers file", type=Path, required=True)
     verb.example = "deployer profile verify lab.yaml --signers allowed_signers"
     text = "write a profile with its facts and a signature, for /etc/deployer at the site"
     verb = common.add_command(verbs, "publish", _publish, text)
-    verb.add_argument("site", metavar="SITE", help=_SITE)
-    verb.add_argument("--key", metavar="KEY", type=Path, required=True, help="a private key, or an agent's .pub")
-    verb.add_argument("-o", "--output", metavar="DIR", type=Path, required=True, help="write the files to this folder")
+    common.add(verb, "site", "SITE", _SITE)
+    common.add(verb, "--key", "KEY", "a private key, or an agent's .pub", type=Path, required=True)
+    common.add(verb, "-o", "--output", "DIR", "write the files to this folder", type=Path, required=True)
     verb.example = "deployer profile publish lab.yaml --key ~/.ssh/id_ed25519 -o published"
     verb = common.add_command(verbs, "schema", _schema, "print the JSON schema of profiles, for editors")
-    verb.add_argument("--table", action="store_true", help="print a Markdown table of all keys for people instead")
+    common.flag(verb, "--table", "print a Markdown table of all keys for people instead")
 
 
 def _list(args: argparse.Namespace) -> None:

@@ -28,29 +28,28 @@ _TIME = "2m"
 def add_parsers(subparsers: Any) -> None:
     """Register the command."""
     command = common.add_command(subparsers, "rehearse", run)
-    command.add_argument("bundle", metavar="B.tar", help=named_bundle.TEXT)
-    command.add_argument("job", metavar="JOB", nargs="?", help="a job of the bundle (default: its first)")
+    common.add(command, "bundle", "B.tar", named_bundle.TEXT)
+    common.add(command, "job", "JOB", "a job of the bundle (default: its first)", nargs="?")
     command.add_argument(
         "--site", help="use this site's memory, folders and variables: a profile's name or path, or ssh:HOST"
     )
     command.add_argument("--partition", help="with --site: of this partition (default: the first)")
-    command.add_argument("--ranks", type=int, metavar="N", help="number of ranks (default: 2, if the job has as many)")
+    common.add(command, "--ranks", "N", "number of ranks (default: 2, if the job has as many)", type=int)
     text = "end the job after this time, as the site does: 90s, 2m, 1h or [D-]HH:MM:SS (default: %(default)s)"
-    command.add_argument("--time", type=check_time, metavar="TIME", default=_TIME, help=text)
+    common.add(command, "--time", "TIME", text, type=check_time, default=_TIME)
     text = "bind this folder or file into the container, as run does; may be repeated"
-    command.add_argument("--bind", action="append", default=[], metavar="SRC[:DST]", help=text)
+    common.repeated(command, "--bind", "SRC[:DST]", text)
     text = "install this bundle too, whose data the job needs; may be repeated"
-    command.add_argument("--data", action="append", default=[], metavar="BUNDLE.tar", help=text)
-    text = "treat this rule as a warning; the record names it"
-    command.add_argument("--accept", action="append", default=[], metavar="CODE", help=text)
+    common.repeated(command, "--data", "BUNDLE.tar", text)
+    common.repeated(command, "--accept", "CODE", "treat this rule as a warning; the record names it")
     text = "end with 3 for WARN and UNKNOWN too, for instance after a network error that the program swallowed"
-    command.add_argument("--strict", action="store_true", help=text)
+    common.flag(command, "--strict", text)
     text = "where the simulated site is made (default: namespaces if this machine can make them, else docker)"
     command.add_argument("--engine", choices=WAYS, help=text)
     text = "store the outcome in the bundle: inspect shows it, and policies can require it; signatures become invalid"
-    command.add_argument("--record", action="store_true", help=text)
+    common.flag(command, "--record", text)
     text = "write the files of the image that the job opened to this file, one path per line"
-    command.add_argument("--used", metavar="FILE", help=text)
+    common.add(command, "--used", "FILE", text)
     command.epilog = (
         "Words after -- are added to the end of the job's command. "
         "Exit: 0 RUN, WARN or UNKNOWN (with --strict: RUN alone), else 3. `deployer explain` lists the rules."

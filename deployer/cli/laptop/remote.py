@@ -59,10 +59,8 @@ def add_parsers(subparsers: Any) -> None:
 def add_site(parser: Any, here: str = "") -> None:
     """Add the options that select a site. ``here`` describes the default without settings."""
     text = "a profile's name or path, or ssh:HOST for what that site publishes"
-    parser.add_argument("--site", metavar="SITE", help=f"{text} (default: {here or 'that of the settings'})")
-    parser.add_argument(
-        "--ssh-config", metavar="F", type=Path, help="use this ssh configuration instead of ~/.ssh/config"
-    )
+    common.add(parser, "--site", "SITE", f"{text} (default: {here or 'that of the settings'})")
+    common.add(parser, "--ssh-config", "F", "use this ssh configuration instead of ~/.ssh/config", type=Path)
 
 
 def _forward(args: argparse.Namespace) -> int:

@@ -29,9 +29,9 @@ _NUMBERS, _FIRST = 8, 3
 def add_parsers(subparsers: Any) -> None:
     """Register the command."""
     command = common.add_command(subparsers, "result", run)
-    command.add_argument("job", metavar="JOB", nargs="?", help="its name or the scheduler's id (default: the last)")
+    common.add(command, "job", "JOB", "its name or the scheduler's id (default: the last)", nargs="?")
     text = "copy the job's whole folder to this new folder: its log, its results, and all that the job wrote there"
-    command.add_argument("-o", "--output", metavar="DIR", type=Path, help=text)
+    common.add(command, "-o", "--output", "DIR", text, type=Path)
     add_site(command.add_argument_group("the site"))
 
 

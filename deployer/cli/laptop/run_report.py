@@ -32,11 +32,11 @@ def add_parsers(subparsers: Any) -> None:
         metavar="TABLE",
         help=f"show a published table as well: {', '.join(published_runs.NAMES)}",
     )
-    command.add_argument("--plot", metavar="FILE", type=Path, help="also draw it: FILE.png or FILE.svg")
+    common.add(command, "--plot", "FILE", "also draw it: FILE.png or FILE.svg", type=Path)
     text = (
         "write one page of all the jobs instead: ranks on nodes and CPUs, MPI, steps in time, curves; a JOB is a path"
     )
-    command.add_argument("--html", metavar="FILE", type=Path, help=text)
+    common.add(command, "--html", "FILE", text, type=Path)
     add_site(command.add_argument_group("the site"), here="files of this machine")
 
 

@@ -26,31 +26,26 @@ def add_parsers(subparsers: Any) -> None:
     """Register ``capture``."""
     command = common.add_command(subparsers, "capture", _capture)
     text = "write the profile to this file, and the facts of its libraries beside it"
-    command.add_argument("-o", "--output", metavar="FILE.json", help=text)
-    text = "run it in a job: capture this compute node for its partition"
-    command.add_argument("--node", action="store_true", help=text)
-    text = "the node's partition, if the scheduler does not report it"
-    command.add_argument("--partition", metavar="NAME", help=text)
-    text = "also capture the MPI installed here; may be repeated"
-    command.add_argument("--mpi", action="append", default=[], metavar="PREFIX", help=text)
+    common.add(command, "-o", "--output", "FILE.json", text)
+    common.flag(command, "--node", "run it in a job: capture this compute node for its partition")
+    common.add(command, "--partition", "NAME", "the node's partition, if the scheduler does not report it")
+    common.repeated(command, "--mpi", "PREFIX", "also capture the MPI installed here; may be repeated")
     text = (
         "capture this login node, and by one small job each a node of these partitions (A,B,... or all), and merge them"
     )
-    command.add_argument("--partitions", metavar="LIST", help=text)
-    text = "with --partitions: do not wait for the jobs; the same command later continues"
-    command.add_argument("--no-wait", action="store_true", help=text)
-    command.add_argument("--dry-run", action="store_true", help="with --partitions: print the jobs, and submit nothing")
-    command.add_argument("--account", metavar="NAME", help="with --partitions: charge the jobs to this account")
+    common.add(command, "--partitions", "LIST", text)
+    common.flag(command, "--no-wait", "with --partitions: do not wait for the jobs; the same command later continues")
+    common.flag(command, "--dry-run", "with --partitions: print the jobs, and submit nothing")
+    common.add(command, "--account", "NAME", "with --partitions: charge the jobs to this account")
     text = "with --partitions: a further word for the batch system, as --directive=--qos=test; may be repeated"
-    command.add_argument("--directive", action="append", default=[], metavar="WORD", help=text)
+    common.repeated(command, "--directive", "WORD", text)
     command.add_argument("--name", help="the site's name (default: the cluster's)")
     text = "merge captures of login and compute nodes instead of capturing; later files override earlier ones"
-    command.add_argument("--merge", nargs="+", metavar="FILE.json", help=text)
+    common.add(command, "--merge", "FILE.json", text, nargs="+")
     text = "print what has changed since this profile was captured, and what each change means"
-    command.add_argument("--compare", metavar="PROFILE.json", help=text)
-    command.add_argument("--redact", action="store_true", help="replace hosts, users and addresses by placeholders")
-    text = "also replace this path or name by a placeholder; may be repeated"
-    command.add_argument("--hide", action="append", default=[], metavar="TEXT", help=text)
+    common.add(command, "--compare", "PROFILE.json", text)
+    common.flag(command, "--redact", "replace hosts, users and addresses by placeholders")
+    common.repeated(command, "--hide", "TEXT", "also replace this path or name by a placeholder; may be repeated")
 
 
 def _capture(args: argparse.Namespace) -> int:

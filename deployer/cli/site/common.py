@@ -247,6 +247,22 @@ def _add_quiet(parser: argparse.ArgumentParser) -> None:
                 _add_quiet(verb)
 
 
+def add(parser: Any, *words: str, **more: Any) -> None:
+    """Add an argument to a parser or a group: its names, the name of its value, and its help."""
+    *names, value, text = words
+    parser.add_argument(*names, metavar=value, help=text, **more)
+
+
+def flag(parser: Any, *words: str) -> None:
+    """Add an option without a value: its names and its help."""
+    parser.add_argument(*words[:-1], action="store_true", help=words[-1])
+
+
+def repeated(parser: Any, name: str, value: str, text: str) -> None:
+    """Add an option that may be given several times; its values are a list."""
+    parser.add_argument(name, action="append", default=[], metavar=value, help=text)
+
+
 def add_launch(parser: argparse.ArgumentParser) -> None:
     """Add the option that overrides the site profile's way to start ranks."""
     from deployer.contract.site.plan import LAUNCHES
@@ -275,7 +291,7 @@ def add_command(
     """
     command = subparsers.add_parser(name, help=text, description=text)
     if has_record:
-        command.add_argument("--json", action="store_true", help="print a record for programs")
+        flag(command, "--json", "print a record for programs")
     command.set_defaults(run=function)
     return command
 
@@ -283,7 +299,7 @@ def add_command(
 def add_store_command(subparsers: Any, *words: Any, **keywords: Any) -> Any:
     """Register a command on the store under --root, like ``add_command``, and return its parser."""
     command = add_command(subparsers, *words, **keywords)
-    command.add_argument("--root", metavar="DIR", help=ROOT)
+    add(command, "--root", "DIR", ROOT)
     return command
 
 

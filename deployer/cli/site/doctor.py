@@ -24,14 +24,13 @@ _INDENT = 20
 def add_parsers(subparsers: Any) -> None:
     """Register the command."""
     command = common.add_store_command(subparsers, "doctor", _doctor)
-    text = "an installed image (default: the one installed last)"
-    command.add_argument("image", metavar=store.REFERENCE, nargs="?", help=text)
-    command.add_argument("--plan", metavar="SITE", help="use this plan, if the bundle has several")
+    common.add(command, "image", store.REFERENCE, "an installed image (default: the one installed last)", nargs="?")
+    common.add(command, "--plan", "SITE", "use this plan, if the bundle has several")
     text = "wait this long for each of its two jobs"
-    command.add_argument("--patience", type=seconds, default=_PATIENCE, metavar="SECONDS", help=text)
-    command.add_argument("--dry-run", action="store_true", help="submit nothing")
+    common.add(command, "--patience", "SECONDS", text, type=seconds, default=_PATIENCE)
+    common.flag(command, "--dry-run", "submit nothing")
     text = "also write a report without names to this file, for an issue; -: print it and nothing else"
-    command.add_argument("--report", metavar="FILE", help=text)
+    common.add(command, "--report", "FILE", text)
 
 
 def seconds(text: str) -> float:

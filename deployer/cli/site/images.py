@@ -34,23 +34,21 @@ def add_parsers(subparsers: Any) -> None:
     """Register this group's commands."""
     command = common.add_command(subparsers, "verify", _verify)
     command.epilog = _POLICY
-    command.add_argument("bundle", metavar="BUNDLE.tar", help="a bundle, as `deployer pack` wrote it on the laptop")
-    command.add_argument("--signers", metavar="FILE", help=common.SIGNERS)
+    common.add(command, "bundle", "BUNDLE.tar", "a bundle, as `deployer pack` wrote it on the laptop")
+    common.add(command, "--signers", "FILE", common.SIGNERS)
     common.add_store_command(subparsers, "list", _list)
     command = common.add_store_command(subparsers, "remove", _remove)
-    command.add_argument("image", metavar=store.REFERENCE, nargs="?", help="an installed image: see `list`")
-    command.add_argument("--all", action="store_true", help="remove all images, bundles, logs and this tool")
-    text = "with --all: remove job folders and their results as well"
-    command.add_argument("--job-folders", action="store_true", help=text)
-    command.add_argument("--force", action="store_true", help="remove it even if a job uses it")
+    common.add(command, "image", store.REFERENCE, "an installed image: see `list`", nargs="?")
+    common.flag(command, "--all", "remove all images, bundles, logs and this tool")
+    common.flag(command, "--job-folders", "with --all: remove job folders and their results as well")
+    common.flag(command, "--force", "remove it even if a job uses it")
     command = common.add_store_command(subparsers, "gc", _gc)
-    command.add_argument("--keep", type=common.count, metavar="K", help="images to keep of each name (default: 2)")
-    command.add_argument("--dry-run", action="store_true", help="only print what would be removed")
-    command.add_argument("--jobs", action="store_true", help="remove the folders of old finished jobs instead")
+    common.add(command, "--keep", "K", "images to keep of each name (default: 2)", type=common.count)
+    common.flag(command, "--dry-run", "only print what would be removed")
+    common.flag(command, "--jobs", "remove the folders of old finished jobs instead")
     text = "with --jobs: folders unchanged for this time, such as 30d or 12h (default: 30d)"
-    command.add_argument("--older-than", type=duration, metavar="TIME", help=text)
-    text = "with --jobs: remove folders with results too, without asking"
-    command.add_argument("--yes", action="store_true", help=text)
+    common.add(command, "--older-than", "TIME", text, type=duration)
+    common.flag(command, "--yes", "with --jobs: remove folders with results too, without asking")
 
 
 def duration(text: str) -> int:

@@ -26,8 +26,7 @@ _SIZE = 14
 def add_parsers(subparsers: Any) -> None:
     """Register the command."""
     command = common.add_store_command(subparsers, "inspect", _inspect)
-    text = "a bundle, a folder that push --to wrote, or an installed image: see `list`"
-    command.add_argument("what", metavar="WHAT", help=text)
+    common.add(command, "what", "WHAT", "a bundle, a folder that push --to wrote, or an installed image: see `list`")
 
 
 def _inspect(args: argparse.Namespace) -> int:

@@ -26,27 +26,27 @@ _JOBS = "number of processes (default: one per core, at most 16)"
 def add_parsers(subparsers: Any) -> None:
     """Register this group's commands."""
     command = common.add_store_command(subparsers, "install", _install)
-    command.add_argument("bundle", metavar="BUNDLE.tar", help="a bundle, as `deployer pack` wrote it on the laptop")
-    command.add_argument("--keep", action="store_true", help="afterwards move the bundle to ROOT/bundles, as push does")
+    common.add(command, "bundle", "BUNDLE.tar", "a bundle, as `deployer pack` wrote it on the laptop")
+    common.flag(command, "--keep", "afterwards move the bundle to ROOT/bundles, as push does")
     add_squashfs(command)
-    command.add_argument("--jobs", type=common.count, metavar="N", help=_JOBS)
+    common.add(command, "--jobs", "N", _JOBS, type=common.count)
     text = common.SIGNERS + "; the first such file becomes the root folder's policy"
-    command.add_argument("--signers", metavar="FILE", help=text)
+    common.add(command, "--signers", "FILE", text)
     command = common.add_store_command(subparsers, "squash", _squash)
-    command.add_argument("image", metavar=store.REFERENCE, help="an installed image: see `list`")
-    command.add_argument("--jobs", type=common.count, metavar="N", help=_JOBS)
+    common.add(command, "image", store.REFERENCE, "an installed image: see `list`")
+    common.add(command, "--jobs", "N", _JOBS, type=common.count)
     command = common.add_store_command(subparsers, "receive", _receive)
-    command.add_argument("folder", metavar="DIR", help="the folder that push --to wrote, complete")
+    common.add(command, "folder", "DIR", "the folder that push --to wrote, complete")
     add_squashfs(command)
     command = common.add_store_command(subparsers, "take-plan", _take_plan)
-    command.add_argument("file", metavar="FILE", help="a file that `plan -o` wrote; - reads what push sends")
-    command.add_argument("--signers", metavar="FILE", help=common.SIGNERS)
+    common.add(command, "file", "FILE", "a file that `plan -o` wrote; - reads what push sends")
+    common.add(command, "--signers", "FILE", common.SIGNERS)
 
 
 def add_squashfs(command: Any) -> None:
     """Register the option for a SquashFS file, which all commands that install images share."""
     text = "also make its SquashFS file, for --staging squashfs, with the site's mksquashfs or else the kit's"
-    command.add_argument("--squashfs", action="store_true", help=text)
+    common.flag(command, "--squashfs", text)
 
 
 def _install(args: argparse.Namespace) -> int:

@@ -35,13 +35,13 @@ def add_parsers(subparsers: Any) -> None:
 
 def _add_run(subparsers: Any) -> None:
     parser = common.add_store_command(subparsers, "run", _run)
-    parser.add_argument("image", metavar=REFERENCE, help="an installed image")
-    parser.add_argument("job", metavar="JOB", nargs="?", help="a job of the bundle (default: its first)")
+    common.add(parser, "image", REFERENCE, "an installed image")
+    common.add(parser, "job", "JOB", "a job of the bundle (default: its first)", nargs="?")
     add_job_options(parser)
     _add_plan(parser)
-    parser.add_argument("--force", action="store_true", help="submit it even if check predicts that it will not run")
-    parser.add_argument("--dry-run", action="store_true", help="print the batch script and submit nothing")
-    parser.add_argument("--wait", action="store_true", help="wait until the job ends; exit 1 if it failed")
+    common.flag(parser, "--force", "submit it even if check predicts that it will not run")
+    common.flag(parser, "--dry-run", "print the batch script and submit nothing")
+    common.flag(parser, "--wait", "wait until the job ends; exit 1 if it failed")
     # For push, whose process has just checked all files of the image. It is part of the protocol between versions:
     # a site may keep a newer deployer.pyz than the laptop's, so the option cannot be removed.
     parser.add_argument("--just-checked", action="store_true", help=argparse.SUPPRESS)
@@ -55,28 +55,26 @@ def _add_run(subparsers: Any) -> None:
 
 def add_job_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of a submitted job: its layout, limits and container."""
-    parser.add_argument("--nodes", type=int, metavar="N", help="number of nodes (default: the job's)")
-    parser.add_argument("--ranks-per-node", type=int, metavar="R", help="ranks per node (default: the job's)")
-    parser.add_argument("--threads", type=int, metavar="T", help="threads per rank (default: the job's)")
+    common.add(parser, "--nodes", "N", "number of nodes (default: the job's)", type=int)
+    common.add(parser, "--ranks-per-node", "R", "ranks per node (default: the job's)", type=int)
+    common.add(parser, "--threads", "T", "threads per rank (default: the job's)", type=int)
     text = "what every rank reads: absolute path in the container (default: the job's)"
-    parser.add_argument("--stdin", metavar="FILE", help=text)
-    parser.add_argument("--time", type=check_time, metavar="[D-]HH:MM:SS", help="time limit; also 90m, 24h, 2d")
+    common.add(parser, "--stdin", "FILE", text)
+    common.add(parser, "--time", "[D-]HH:MM:SS", "time limit; also 90m, 24h, 2d", type=check_time)
     text = "if the job saves its state before the time limit, continue it in up to N more jobs"
-    parser.add_argument("--again", type=int, metavar="N", help=text)
+    common.add(parser, "--again", "N", text, type=int)
     text = "send SIGUSR1 to the ranks this many seconds before the time limit (default: %(default)s)"
-    parser.add_argument("--warn", type=int, default=WARN, metavar="SECONDS", help=text)
-    parser.add_argument("--memory", type=int, metavar="MIB", help="memory that one rank needs (default: the job's)")
-    text = "GPUs that each rank sees (default: the job's, else all)"
-    parser.add_argument("--gpus-per-rank", type=int, metavar="N", help=text)
-    parser.add_argument("--gpus", type=int, metavar="N", help="GPUs to request per node (default: all of a node's)")
+    common.add(parser, "--warn", "SECONDS", text, type=int, default=WARN)
+    common.add(parser, "--memory", "MIB", "memory that one rank needs (default: the job's)", type=int)
+    common.add(parser, "--gpus-per-rank", "N", "GPUs that each rank sees (default: the job's, else all)", type=int)
+    common.add(parser, "--gpus", "N", "GPUs to request per node (default: all of a node's)", type=int)
     text = "account to charge the job to (default: the plan's, else $SBATCH_ACCOUNT or $SLURM_ACCOUNT)"
-    parser.add_argument("--account", metavar="NAME", help=text)
+    common.add(parser, "--account", "NAME", text)
     text = "use the plan for this partition; one without a plan must have nodes like those of the first plan"
-    parser.add_argument("--partition", metavar="NAME", help=text)
-    parser.add_argument("--constraint", metavar="FEATURES", help="features that its nodes must have")
-    parser.add_argument("--reservation", metavar="NAME", help="run in this reservation of the batch system")
-    text = "one more directive for the batch system; may be repeated"
-    parser.add_argument("--directive", action="append", default=[], metavar="WORD", help=text)
+    common.add(parser, "--partition", "NAME", text)
+    common.add(parser, "--constraint", "FEATURES", "features that its nodes must have")
+    common.add(parser, "--reservation", "NAME", "run in this reservation of the batch system")
+    common.repeated(parser, "--directive", "WORD", "one more directive for the batch system; may be repeated")
     _add_container(parser)
     text = "where the image is while ranks run (default: the plan's choice)"
     parser.add_argument("--staging", choices=STAGINGS, help=text)
@@ -96,9 +94,8 @@ def _add_exec(subparsers: Any) -> None:
         help="run it without a network if this user may do that, and report on standard output what it reached for; "
         "its own output goes to standard error",
     )
-    parser.add_argument("--json", action="store_true", help="with --rehearse: print one JSON object")
-    text = "with --rehearse: treat this rule as a warning; may be repeated"
-    parser.add_argument("--accept", action="append", default=[], metavar="CODE", help=text)
+    common.flag(parser, "--json", "with --rehearse: print one JSON object")
+    common.repeated(parser, "--accept", "CODE", "with --rehearse: treat this rule as a warning; may be repeated")
     parser.epilog = (
         "Words after -- are the command: exec NAME -- COMMAND [ARG...]. Exit: the command's own; with --rehearse 0 for "
         "RUN and WARN, 3 for REFUSE"
@@ -110,7 +107,7 @@ def _add_exec(subparsers: Any) -> None:
 def _add_starting(subparsers: Any, name: str, function: Callable[[argparse.Namespace], int]) -> Any:
     """Register a command that starts a container here."""
     parser = common.add_store_command(subparsers, name, function, has_record=False)
-    parser.add_argument("image", metavar=REFERENCE, help="an installed image")
+    common.add(parser, "image", REFERENCE, "an installed image")
     _add_plan(parser)
     _add_container(parser)
     return parser
@@ -121,12 +118,12 @@ def _add_watching(subparsers: Any) -> None:
     job, last, only = "its name or the scheduler's id (default: %s)", "the last", "the active one, if there is only one"
     for name, run, default in (("status", _status, last), ("logs", _logs, last), ("cancel", _cancel, only)):
         parser = common.add_store_command(subparsers, name, run, has_record=name != "logs")
-        parser.add_argument("job", metavar="JOB", nargs="?", help=job % default)
+        common.add(parser, "job", "JOB", job % default, nargs="?")
         if name == "status":
-            parser.add_argument("--wait", action="store_true", help="wait until the job ends; exit 1 if it failed")
+            common.flag(parser, "--wait", "wait until the job ends; exit 1 if it failed")
             parser.add_argument("--after-log", action="store_true", help=argparse.SUPPRESS)  # `deploy` printed the log
         if name == "logs":
-            parser.add_argument("-f", "--follow", action="store_true", help="keep printing until the job has ended")
+            common.flag(parser, "-f", "--follow", "keep printing until the job has ended")
 
 
 def _token(word: str) -> str:
@@ -136,23 +133,16 @@ def _token(word: str) -> str:
 
 
 def _add_plan(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--plan", metavar="SITE", help="use this plan, if the bundle has several")
+    common.add(parser, "--plan", "SITE", "use this plan, if the bundle has several")
 
 
 def _add_container(parser: argparse.ArgumentParser) -> None:
-    text = "bind this folder or file of the host; may be repeated"
-    parser.add_argument("--bind", action="append", default=[], metavar="SRC[:DST]", help=text)
-    parser.add_argument(
-        "--env",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="set this environment variable in the container, over the image's, the job's and the plan's; may be "
-        "repeated",
-    )
+    common.repeated(parser, "--bind", "SRC[:DST]", "bind this folder or file of the host; may be repeated")
+    text = "set this environment variable in the container, over the image's, the job's and the plan's; may be repeated"
+    common.repeated(parser, "--env", "NAME=VALUE", text)
     text = "use this folder as HOME (default: a private one on the node, removed at the end)"
-    parser.add_argument("--home", metavar="DIR", help=text)
-    parser.add_argument("--user-site", action="store_true", help="let Python use the packages in ~/.local of that home")
+    common.add(parser, "--home", "DIR", text)
+    common.flag(parser, "--user-site", "let Python use the packages in ~/.local of that home")
     parser.add_argument(
         "--runtime",
         choices=SUPPORTED,

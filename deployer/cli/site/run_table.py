@@ -19,8 +19,8 @@ def add_parsers(subparsers: Any) -> None:
 
 def add_options(command: argparse.ArgumentParser, what: str) -> None:
     """Add the report's options for both command lines; ``what`` describes a JOB."""
-    command.add_argument("job", metavar="JOB", nargs="+", help=what)
-    command.add_argument("--csv", action="store_true", help="print one CSV table")
+    common.add(command, "job", "JOB", what, nargs="+")
+    common.flag(command, "--csv", "print one CSV table")
     command.add_argument(
         "--all-layouts",
         action="store_true",

@@ -21,7 +21,7 @@ from deployer.system import files, terminal
 def add_parsers(subparsers: Any) -> None:
     """Register this group's commands."""
     command = common.add_store_command(subparsers, "receipt", _receipt)
-    command.add_argument("-o", "--output", metavar="FILE", required=True, help="write the list to this file")
+    common.add(command, "-o", "--output", "FILE", "write the list to this file", required=True)
     command = common.add_store_command(
         subparsers, "known", _known, "print what is here of a bundle, and the free space; called by push"
     )
