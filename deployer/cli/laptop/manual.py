@@ -10,8 +10,8 @@ from typing import Any
 from deployer import __version__
 from deployer.cli.laptop import variables
 from deployer.cli.laptop.command_tree import Described, commands
-from deployer.cli.site import main as site
 from deployer.cli.site import common
+from deployer.cli.site import main as site
 from deployer.cli.site.common import Front
 from deployer.contract.base import pages
 from deployer.contract.base.shell import quoted

@@ -42,7 +42,6 @@ _T = TypeVar("_T")
 ROOT = "the root folder, which has images and jobs (default: $DEPLOYER_ROOT, or the folder of deployer.pyz)"
 #: The help text of --signers.
 SIGNERS = "require a signature by one of these allowed signers (ssh-keygen format)"
-_QUIET = "print only errors, warnings and results: no progress, no `next:`"
 #: Spaces between the columns of a table, and the minimum width at which its last column is wrapped.
 _GAP, _NARROWEST = 2, 24
 
@@ -77,8 +76,7 @@ class Parser(argparse.ArgumentParser):
 
     def _commands(self) -> List[str]:
         """Return the command names to suggest, without those that only deployer itself calls."""
-        actions = [action for action in self._actions if isinstance(action, argparse._SubParsersAction)]
-        return [str(name) for action in actions for name in action.choices]
+        return [str(name) for action in verbs(self) for name in action.choices]
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse like argparse; ``parser`` in the result is the parser of the innermost command."""
@@ -110,6 +108,11 @@ class Parser(argparse.ArgumentParser):
                 f"write: {quoted(line)} (see: {self.prog} --help)",
             )
         return UsageError(problem + quoted(unknown) + near, f"see: {self.prog} --help")
+
+
+def verbs(parser: argparse.ArgumentParser) -> "List[argparse._SubParsersAction[Any]]":
+    """Return a parser's argument for its subcommands, if it has any."""
+    return [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
 
 
 class Command(NamedTuple):
@@ -171,14 +174,18 @@ class Front(Parser):
             prog=prog,
             usage="%(prog)s [-h] [--version] [-q] COMMAND ...",
             formatter_class=argparse.RawDescriptionHelpFormatter,
-            epilog=_joined(prog, paths) + "%(prog)s COMMAND --help shows the arguments of a command.",
+            epilog="".join(
+                "{}:\n{}\n".format(goal, "".join(f"  {_line(prog, words)}\n" for words in commands))
+                for goal, commands in paths
+            )
+            + "%(prog)s COMMAND --help shows the arguments of a command.",
         )
         self.add_argument("--version", action="version", version=__version__, help="show the version and exit")
         _add_quiet(self)
         self.text, self.groups, self.internal, self.elsewhere = text, groups, internal, elsewhere
         self.paths = paths
         self.set_defaults(front=self)
-        self.table = {command.name: command for commands in groups.values() for command in commands}
+        self.table = {command.name: command for listed in groups.values() for command in listed}
         self._sub: Any = self.add_subparsers(
             dest="command", help=argparse.SUPPRESS, parser_class=Parser, prog=prog, action=_WantedOnly
         )
@@ -226,13 +233,6 @@ class Front(Parser):
         super()._unknown_command(word)
 
 
-def _joined(prog: str, paths: Sequence[Tuple[str, Sequence[str]]]) -> str:
-    """Return the end of ``--help``: users' goals, and the commands to reach them."""
-    return "".join(
-        "{}:\n{}\n".format(goal, "".join(f"  {_line(prog, words)}\n" for words in commands)) for goal, commands in paths
-    )
-
-
 def _line(prog: str, *words: str) -> str:
     """Return a command line of a program."""
     return " ".join(filter(None, ("python3 " + prog if prog.endswith(".pyz") else prog, *words)))
@@ -240,11 +240,11 @@ def _line(prog: str, *words: str) -> str:
 
 def _add_quiet(parser: argparse.ArgumentParser) -> None:
     """Add the option to a parser and its verbs' parsers, none of which overrides a value that another has read."""
-    parser.add_argument("-q", "--quiet", action="store_true", default=argparse.SUPPRESS, help=_QUIET)
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction) and not isinstance(action, _WantedOnly):
-            for verb in action.choices.values():
-                _add_quiet(verb)
+    text = "print only errors, warnings and results: no progress, no `next:`"
+    parser.add_argument("-q", "--quiet", action="store_true", default=argparse.SUPPRESS, help=text)
+    for action in verbs(parser):
+        for verb in () if isinstance(action, _WantedOnly) else action.choices.values():
+            _add_quiet(verb)
 
 
 def add(parser: Any, *words: str, **more: Any) -> None:
@@ -435,25 +435,29 @@ def show(checked: "Checked", ways: Sequence[str] = (), stream: Optional[IO[str]]
             fit(f"{finding}{accepted}")
         fit(f"  remedy: {remedy}")
     if checked.findings and not terminal.is_quiet():
-        codes = dict.fromkeys(finding.code for finding in checked.against or checked.findings)
-        terminal.show(more(list(codes)), stream=out)
+        terminal.show(more(finding.code for finding in checked.against or checked.findings), stream=out)
+
+
+def as_json(args: argparse.Namespace, record: Any, indent: Optional[int] = None) -> bool:
+    """Print a result as a record if --json requests that, and return whether it does."""
+    if args.json:
+        terminal.show_json(record, indent)
+    return bool(args.json)
 
 
 def show_result(args: argparse.Namespace, record: Any, *lines: str) -> None:
     """Print a result: the record with --json, otherwise the lines."""
-    if args.json:
-        terminal.show_json(record)
-    else:
+    if not as_json(args, record):
         terminal.show(*lines)
 
 
-def more(codes: Sequence[str], prog: str = "") -> str:
+def more(codes: Iterable[str], prog: str = "") -> str:
     """Return the line with the command that explains codes; ``prog`` is the program's name."""
+    first, *others = dict.fromkeys(codes)
     ours = prog or os.path.basename(sys.argv[0])
     at_laptop = CALLER in os.environ or not ours.endswith(".pyz")
     words = "deployer" if at_laptop else "python3 " + ours
-    others = ", or another of these codes" if len(codes) > 1 else ""
-    return f"more: {words} explain {codes[0]}{others}"
+    return f"more: {words} explain {first}{', or another of these codes' if others else ''}"
 
 
 def run(parser: argparse.ArgumentParser, argv: List[str], log_folder: Optional[str]) -> int:
@@ -462,63 +466,57 @@ def run(parser: argparse.ArgumentParser, argv: List[str], log_folder: Optional[s
     Words after a bare ``--`` are the user's own command or arguments. They are not parsed, but passed to the command as
     ``args.rest``. ``args.words`` has the other words as typed.
     """
+    log = None
     with contextlib.ExitStack() as held:
         held.enter_context(terminal.manners(bool({"-q", "--quiet"} & {*argv}), False))  # for the parser's errors
-        return _run(parser, argv, log_folder, held)
+        try:
+            if isinstance(parser, Front):
+                parser.add_wanted(argv)  # inside the try block, because Ctrl-C may interrupt its imports
+            mark = argv.index("--") if "--" in argv else len(argv)
+            args, unknown = parser.parse_known_args(argv[:mark])
+            args.words, args.rest = argv[:mark], argv[mark + 1 :]
+            if unknown:
+                raise args.parser.explain(args.words, unknown, args.rest)
+            held.enter_context(terminal.manners(getattr(args, "quiet", False), getattr(args, "json", False)))
+            if not hasattr(args, "run"):
+                parser.print_help()
+                return UsageError.exit_code
+            if log_folder is not None:
+                from deployer.cli.site.logs import start_log
 
+                log = start_log(log_folder, args.command)
+            exit_code = args.run(args) or 0
+            sys.stdout.flush()
+            return int(exit_code)
+        except KeyboardInterrupt:
+            terminal.complain(["deployer: interrupted"])
+            return EXIT_INTERRUPTED
+        except BrokenPipeError:  # the reader of the output has ended: `deployer logs | head`
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
+        except (DeployerError, OSError, MemoryError) as raised:
+            error = raised if isinstance(raised, DeployerError) else _named(raised)
+            if log:
+                import logging
 
-def _run(
-    parser: argparse.ArgumentParser, argv: List[str], log_folder: Optional[str], held: contextlib.ExitStack
-) -> int:
-    log = None
-    try:
-        if isinstance(parser, Front):
-            parser.add_wanted(argv)  # inside the try block, because Ctrl-C may interrupt its imports
-        mark = argv.index("--") if "--" in argv else len(argv)
-        args, unknown = parser.parse_known_args(argv[:mark])
-        args.words, args.rest = argv[:mark], argv[mark + 1 :]
-        if unknown:
-            raise args.parser.explain(args.words, unknown, args.rest)
-        held.enter_context(terminal.manners(getattr(args, "quiet", False), getattr(args, "json", False)))
-        if not hasattr(args, "run"):
-            parser.print_help()
-            return UsageError.exit_code
-        if log_folder is not None:
-            from deployer.cli.site.logs import start_log
+                logging.getLogger("deployer").debug("%s", "\n".join(error.lines()), exc_info=True)
+            terminal.complain(error.lines())
+            if isinstance(parser, Front) and not (argv and argv[0] in parser.internal):
+                from deployer.system.tool.documents import topic
 
-            log = start_log(log_folder, args.command)
-        code = args.run(args) or 0
-        sys.stdout.flush()
-        return int(code)
-    except KeyboardInterrupt:
-        terminal.complain(["deployer: interrupted"])
-        return EXIT_INTERRUPTED
-    except BrokenPipeError:  # the reader of the output has ended: `deployer logs | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except (DeployerError, OSError, MemoryError) as raised:
-        error = raised if isinstance(raised, DeployerError) else _named(raised)
-        if log:
+                code = topic(" ".join([error.message, *error.details]), error.exit_code)
+                terminal.complain([more([code], parser.prog)])
+            _debug()
+            return error.exit_code
+        except Exception as error:  # a bug in deployer: still print one line, and the facts needed to fix it
             import logging
 
-            logging.getLogger("deployer").debug("%s", "\n".join(error.lines()), exc_info=True)
-        terminal.complain(error.lines())
-        if isinstance(parser, Front) and not (argv and argv[0] in parser.internal):
-            from deployer.cli.site.explain import topic
-
-            topics = [topic(" ".join([error.message, *error.details]), error.exit_code)]
-            terminal.complain([more(topics, parser.prog)])
-        _debug()
-        return error.exit_code
-    except Exception as error:  # a bug in deployer: still print one line, and the facts needed to fix it
-        import logging
-
-        logging.getLogger("deployer").debug("defect", exc_info=True)
-        what = f"deployer: error: unexpected {type(error).__name__}: {error}"
-        report = "hint: this is a defect; report it with %s" % (log or "the output of DEPLOYER_DEBUG=1")
-        terminal.complain([what, report])
-        _debug()
-        return DeployerError.exit_code
+            logging.getLogger("deployer").debug("defect", exc_info=True)
+            what = f"deployer: error: unexpected {type(error).__name__}: {error}"
+            report = "hint: this is a defect; report it with %s" % (log or "the output of DEPLOYER_DEBUG=1")
+            terminal.complain([what, report])
+            _debug()
+            return DeployerError.exit_code
 
 
 def command(args: argparse.Namespace, *words: str) -> str:

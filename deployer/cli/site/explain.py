@@ -26,33 +26,18 @@ def _codes() -> List[str]:
     return sorted({page.code for page in pages.pages(documents.read())})
 
 
-def topic(text: str, exit_code: int) -> str:
-    """Return the topic that explains an error: the code of the first finding in its text, or its exit code."""
-    try:
-        return pages.mentioned(pages.pages(documents.read()), text) or str(exit_code)
-    except Exception:  # noqa: BLE001  the error itself is what matters
-        return str(exit_code)
-
-
-def _explain(args: argparse.Namespace) -> int:
+def _explain(args: argparse.Namespace) -> None:
     every = pages.pages(documents.read())
     pages_shown = pages.find(every, args.code) if args.code else every
     if not pages_shown:
         near = guess(args.code, {page.code for page in every})
         raise UsageError(f"no page explains {args.code!r}{near}", "without CODE, explain lists all codes")
-    if args.json:
-        terminal.show_json([page.record() for page in pages_shown])
-        return 0
-    lines = _list(pages_shown) if args.code is None else _joined(pages_shown)
-    terminal.show(*lines)
-    return 0
-
-
-def _joined(shown: List[Page]) -> List[str]:
-    lines: List[str] = []
-    for page in shown:
+    if common.as_json(args, [page.record() for page in pages_shown]):
+        return
+    lines = _list(pages_shown) if args.code is None else []
+    for page in pages_shown if args.code else ():
         lines += [""] * bool(lines) + page.lines(common.wrapped, common.table)
-    return lines
+    terminal.show(*lines)
 
 
 def _list(shown: List[Page]) -> List[str]:

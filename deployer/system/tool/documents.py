@@ -5,8 +5,8 @@ import pkgutil
 from typing import Any, Dict
 
 import deployer
+from deployer.contract.base import pages
 from deployer.contract.base.errors import MissingTool
-from deployer.contract.base.pages import DOCUMENTS
 from deployer.system import files
 
 #: Their path in deployer.pyz, below the package. bzip2 gives the same bytes everywhere; zlib's versions differ.
@@ -24,7 +24,15 @@ def read() -> Dict[str, str]:
     package = os.path.dirname(os.path.abspath(deployer.__file__))
     installed = os.path.join(package, "docs")
     folder = installed if files.is_folder(installed) else os.path.join(os.path.dirname(package), "docs")
-    return {name: files.read_text(os.path.join(folder, name)) for name in DOCUMENTS}
+    return {name: files.read_text(os.path.join(folder, name)) for name in pages.DOCUMENTS}
+
+
+def topic(text: str, exit_code: int) -> str:
+    """Return the topic that explains an error: the code of the first finding in its text, or its exit code."""
+    try:
+        return pages.mentioned(pages.pages(read()), text) or str(exit_code)
+    except Exception:  # noqa: BLE001  the error itself is what matters
+        return str(exit_code)
 
 
 def joined() -> bytes:
@@ -32,9 +40,9 @@ def joined() -> bytes:
     return _END.join(part for item in sorted(read().items()) for part in item).encode()
 
 
-def packed(pages: bytes) -> bytes:
+def packed(text: bytes) -> bytes:
     """Return the ``joined`` documents as deployer.pyz carries them."""
-    data: bytes = _bz2().compress(pages)
+    data: bytes = _bz2().compress(text)
     return data
 
 
