@@ -89,7 +89,7 @@ def _lint(args: argparse.Namespace) -> None:
         if not linted.findings:
             terminal.show("nothing found")
         elif not (failed or terminal.is_quiet()):
-            terminal.show(common.more(list(dict.fromkeys(item.code for item in linted.findings))))
+            terminal.show(common.more(item.code for item in linted.findings))
     if failed:
         codes = ", ".join(dict.fromkeys(item.code for item in failed))
         hint = "correct them, or ignore a rule: --accept CODE"

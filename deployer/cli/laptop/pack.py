@@ -104,9 +104,7 @@ def run(args: argparse.Namespace) -> int:
             terminal.show(f"check {name}: {plan.checked.said}")
             show(plan.checked, [plan.way])
     if outcome:
-        from deployer.cli.laptop import rehearse
-
-        rehearse.show(outcome)
+        common.show_rehearsal(outcome)
     if not code:
         _suggest(args, packed, sites)
     return code

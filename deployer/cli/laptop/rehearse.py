@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         terminal.show_json({**outcome.record(), "folder": str(found.folder), "engine": found.way})
     else:
-        show(outcome)
+        common.show_rehearsal(outcome)
         terminal.show(f"simulated by: {found.way}")
         terminal.show(f"log: {found.folder}/output.log")
     sys.stdout.flush()  # print the report before any later error
@@ -98,14 +98,6 @@ def _foresee(request: RehearsalRequest, accepted: Sequence[str]) -> None:
         if against.code not in accepted:
             raise refused(against)
         terminal.warn(f"{against} (accepted)")
-
-
-def show(outcome: Rehearsal) -> None:
-    """Print the report of a rehearsal."""
-    for line in outcome.lines():
-        terminal.show(line)
-    if outcome.findings and not terminal.is_quiet():
-        terminal.show(common.more(list(dict.fromkeys(item.finding.code for item in outcome.findings))))
 
 
 def record(bundle: str, outcome: Rehearsal) -> None:

@@ -41,7 +41,7 @@ def seconds(text: str) -> float:
     return number
 
 
-def _doctor(args: argparse.Namespace) -> int:
+def _doctor(args: argparse.Namespace) -> None:
     def tell(step: Step) -> None:
         if not args.json and args.report != SCREEN:
             terminal.show(*common.wrapped(step.line(), "", " " * _INDENT))
@@ -59,12 +59,10 @@ def _doctor(args: argparse.Namespace) -> int:
             announce(path)
     elif args.report:
         terminal.show_text(problem_report.text(ground, examined, last))
-    if args.json:
-        terminal.show_json(examined.record(), indent=2)
+    common.as_json(args, examined.record(), indent=2)
     if examined.error:
         examined.error.message = f"{examined.steps[-1].name}: {examined.error.message}"
         raise examined.error
-    return 0
 
 
 def new_file(args: argparse.Namespace) -> str:

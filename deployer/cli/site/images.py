@@ -4,6 +4,7 @@ import argparse
 import os
 import re
 import time
+from contextlib import suppress
 from typing import Any, Optional
 
 from deployer.cli.site import common
@@ -59,18 +60,20 @@ def duration(text: str) -> int:
     return int(match.group(1)) * {"d": 86400, "h": 3600}[match.group(2)]
 
 
-def _verify(args: argparse.Namespace) -> int:
-    policies = policy.load(_known_root(), args.signers)
+def _verify(args: argparse.Namespace) -> None:
+    root: Optional[str] = None
+    with suppress(UsageError):  # a laptop has no root folder
+        root = store.locate(None).root
+    policies = policy.load(root, args.signers)
     with verifying.opened(args.bundle) as stream:
         size = os.fstat(stream.fileno()).st_size
         with Meter("verify") as meter:
             bundle = verifying.verify(stream, args.bundle, policies=policies, progress=lambda done: meter(done, size))
     manifest = bundle.manifest
-    if args.json:
-        keys = [key.fingerprint for key in bundle.trust.keys]
-        record = {"name": manifest.name, "version": manifest.version, "digest": bundle.digest, "keys": keys}
-        terminal.show_json(dict(record, signers=bundle.trust.signers))
-        return 0
+    keys = [key.fingerprint for key in bundle.trust.keys]
+    record = {"name": manifest.name, "version": manifest.version, "digest": bundle.digest, "keys": keys}
+    if common.as_json(args, dict(record, signers=bundle.trust.signers)):
+        return
     terminal.show(f"{manifest.name}:{manifest.version} is intact")
     terminal.show(f"digest {bundle.digest}")
     for signer in bundle.trust.signers:
@@ -78,18 +81,9 @@ def _verify(args: argparse.Namespace) -> int:
     common.warn(admit.origin(bundle.trust, bundle.digest))
     if args.front.prog.endswith(".pyz"):
         common.suggest(args, "install", args.bundle)
-    return 0
 
 
-def _known_root() -> Optional[str]:
-    """Return the root folder whose policy applies, or None if none is known, as on a laptop."""
-    try:
-        return store.locate(None).root
-    except UsageError:
-        return None
-
-
-def _list(args: argparse.Namespace) -> int:
+def _list(args: argparse.Namespace) -> None:
     where = _existing(args)
     images = where.installed()
     newest = {image.receipt.name: image.folder for image in reversed(images)}  # the last one, the newest, counts
@@ -97,7 +91,7 @@ def _list(args: argparse.Namespace) -> int:
     if args.json:
         records = [dict(image.receipt.record(), folder=image.folder) for image in images]
         terminal.show_json({"images": [dict(record, current=record["folder"] in current) for record in records]})
-        return 0
+        return
     rows = []
     for image in images:
         receipt = image.receipt
@@ -110,7 +104,6 @@ def _list(args: argparse.Namespace) -> int:
         terminal.show("* the current image: NAME selects it; for others use NAME:VERSION or NAME@DIGEST")
     if not images:
         terminal.tell(f"no image is installed under {where.root}")
-    return 0
 
 
 def _existing(args: argparse.Namespace) -> store.Store:
@@ -121,7 +114,7 @@ def _existing(args: argparse.Namespace) -> store.Store:
     return where
 
 
-def _remove(args: argparse.Namespace) -> int:
+def _remove(args: argparse.Namespace) -> None:
     where = store.locate(args.root)
     if bool(args.image) == args.all or (args.job_folders and not args.all):
         raise UsageError(
@@ -133,31 +126,29 @@ def _remove(args: argparse.Namespace) -> int:
         rest = "; not removed: {}".format(", ".join(left)) if left else ""
         text = "removed %s%s" if there else "there is no folder %s%s"
         common.show_result(args, {"removed": where.root, "left": left}, text % (where.root, rest))
-        return 0
+        return
     image = where.find(args.image)
     removing.remove(where, image, args.force)
     common.show_result(args, {"removed": image.folder}, f"removed {image.folder}")
-    return 0
 
 
-def _gc(args: argparse.Namespace) -> int:
+def _gc(args: argparse.Namespace) -> None:
     if args.jobs:
-        return _gc_jobs(args)
+        _gc_jobs(args)
+        return
     if args.older_than is not None or args.yes:
         raise UsageError("--older-than and --yes require --jobs", "see: gc --help")
     garbage = collecting.find(_existing(args), args.keep or _KEPT_IMAGES)
     if not args.dry_run:
         garbage = collecting.collect(garbage)
-    if args.json:
-        terminal.show_json({"dry_run": args.dry_run, "garbage": [dict(item._asdict()) for item in garbage]})
-        return 0
+    if common.as_json(args, {"dry_run": args.dry_run, "garbage": [dict(item._asdict()) for item in garbage]}):
+        return
     for item in garbage:
         word = "kept" if item.spared else "would remove" if args.dry_run else "removed"
         terminal.show(f"{word} {item.path}: {item.spared or item.reason}")
-    return 0
 
 
-def _gc_jobs(args: argparse.Namespace) -> int:
+def _gc_jobs(args: argparse.Namespace) -> None:
     if args.keep is not None:
         raise UsageError("--keep cannot be used with --jobs: it is a number of images", "see: gc --help")
     where = _existing(args)
@@ -173,16 +164,11 @@ def _gc_jobs(args: argparse.Namespace) -> int:
     doomed = [item for item in free if yes or not item.keeps]
     if not args.dry_run:
         jobfolders.collect(where, doomed)
-    if args.json:
-        folders = [dict(item._asdict(), removed=item in doomed and not args.dry_run) for item in folders_of_jobs]
-        terminal.show_json({"dry_run": args.dry_run, "job_folders": folders})
-        return 0
+    folders = [dict(item._asdict(), removed=item in doomed and not args.dry_run) for item in folders_of_jobs]
+    if common.as_json(args, {"dry_run": args.dry_run, "job_folders": folders}):
+        return
     for item in folders_of_jobs:
         word = "kept" if item not in doomed else "would remove" if args.dry_run else "removed"
         kept = f"contains {item.keeps}; --yes removes it" if item.keeps and item not in doomed else ""
-        terminal.show(
-            "{} {}: {}".format(
-                word, item.path, item.spared or kept or "unchanged for {}".format(counted(int(item.days), "day"))
-            )
-        )
-    return 0
+        age = f"unchanged for {counted(int(item.days), 'day')}"
+        terminal.show(f"{word} {item.path}: {item.spared or kept or age}")

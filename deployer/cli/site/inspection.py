@@ -29,7 +29,7 @@ def add_parsers(subparsers: Any) -> None:
     common.add(command, "what", "WHAT", "a bundle, a folder that push --to wrote, or an installed image: see `list`")
 
 
-def _inspect(args: argparse.Namespace) -> int:
+def _inspect(args: argparse.Namespace) -> None:
     is_path = files.exists(args.what) or "/" in args.what or args.what.endswith(".tar")
     image = None if is_path else store.locate(args.root).find(args.what)
     path = store.locate(args.root).bundle(image.receipt) if image else args.what
@@ -39,18 +39,17 @@ def _inspect(args: argparse.Namespace) -> int:
     else:
         manifest, seal, keys = _read(path)
         digest = seal.digest
-    if args.json:
-        signers = None if keys is None else [key.fingerprint for key in keys]
-        terminal.show_json(dict(manifest.record(), segments=len(manifest.segments), digest=digest, keys=signers))
-        return 0
+    signers = None if keys is None else [key.fingerprint for key in keys]
+    record = dict(manifest.record(), segments=len(manifest.segments), digest=digest, keys=signers)
+    if common.as_json(args, record):
+        return
     show_manifest(manifest)
     terminal.show(f"digest {digest}")
     if keys is not None:
-        others = "signed by " + ", ".join(key.fingerprint for key in keys) if keys else "not signed"
+        others = "signed by " + ", ".join(signers or ()) if keys else "not signed"
         terminal.show(trust.own(keys) or others)
     if image:
         terminal.show(f"installed: {image.folder}")
-    return 0
 
 
 def _read(path: str) -> Tuple[Manifest, Seal, List[Key]]:
@@ -70,20 +69,16 @@ def show_manifest(manifest: Manifest) -> None:
     """Print the contents of a bundle: its image, jobs, members and data."""
     image = manifest.image
     what = "only data" if manifest.is_data else "%d entries, %s" % (image.entries, human(image.raw_size))
-    terminal.show(
-        *common.wrapped("{}:{}  {}, {}".format(manifest.name, manifest.version, what, manifest.codec["name"]))
-    )
+    terminal.show(*common.wrapped(f"{manifest.name}:{manifest.version}  {what}, {manifest.codec['name']}"))
     if NO_MPI in manifest.mpi:
         terminal.show("runs without MPI")
     elif manifest.mpi:
-        terminal.show("runs on MPI of {}".format(", ".join(manifest.mpi)))
+        terminal.show(f"runs on MPI of {', '.join(manifest.mpi)}")
     for job in manifest.jobs:
-        layout = " x ".join(
-            counted(number, what)
-            for number, what in ((job.nodes, "node"), (job.ranks_per_node, "rank"), (job.threads, "thread"))
-        )
+        sizes = ((job.nodes, "node"), (job.ranks_per_node, "rank"), (job.threads, "thread"))
+        layout = " x ".join(counted(number, what) for number, what in sizes)
         if job.gpus is not None:
-            layout += " x {}".format(counted(job.gpus, "GPU"))
+            layout += f" x {counted(job.gpus, 'GPU')}"
         if job.launch != RANKS:
             layout += f", launch {job.launch}"
         terminal.show(*common.wrapped(f"job {job.name}: {layout}: {quoted(job.command)}", "", "    "))
@@ -95,8 +90,8 @@ def show_manifest(manifest: Manifest) -> None:
             folders.setdefault(member.name[len(DATA_PREFIX) :].partition("/")[0], []).append(member.size)
         else:
             terminal.show("%12d  %s" % (member.size, common.shortened(member.name, _SIZE)))
-    for name, sizes in folders.items():
+    for name, in_folder in folders.items():
         label = common.shortened(name, terminal.columns() // 2)
-        terminal.show("data {}: {}, {}".format(label, counted(len(sizes), "file"), human(sum(sizes))))
+        terminal.show(f"data {label}: {counted(len(in_folder), 'file')}, {human(sum(in_folder))}")
     for need in manifest.needs:
         terminal.show(f"data {need.data}: from the bundle {need.bundle}")

@@ -49,7 +49,7 @@ def add_squashfs(command: Any) -> None:
     common.flag(command, "--squashfs", text)
 
 
-def _install(args: argparse.Namespace) -> int:
+def _install(args: argparse.Namespace) -> None:
     where = store.locate(args.root)
 
     def work(meter: Meter) -> InstallOutcome:
@@ -60,7 +60,6 @@ def _install(args: argparse.Namespace) -> int:
         return outcome._replace(bundle=bundle)
 
     _suggest(args, show_received(work, where, args.json, args.squashfs, args.jobs, "installed"))
-    return 0
 
 
 def _suggest(args: argparse.Namespace, image: InstalledImage) -> None:
@@ -70,11 +69,10 @@ def _suggest(args: argparse.Namespace, image: InstalledImage) -> None:
         common.suggest(args, "run", image.receipt.label, *plan)
 
 
-def _receive(args: argparse.Namespace) -> int:
+def _receive(args: argparse.Namespace) -> None:
     where = store.locate(args.root)
     folder = os.path.abspath(args.folder)
     _suggest(args, show_received(lambda meter: receive(folder, where, meter), where, args.json, args.squashfs))
-    return 0
 
 
 def show_received(
@@ -109,7 +107,7 @@ def show_received(
     return image
 
 
-def _take_plan(args: argparse.Namespace) -> int:
+def _take_plan(args: argparse.Namespace) -> None:
     if args.file == "-":
         what = "the plan from standard input"
         data = plan_update.unpacked(sys.stdin.buffer.read(plan_update.MAX_SIZE + 1), what)
@@ -117,16 +115,14 @@ def _take_plan(args: argparse.Namespace) -> int:
         data, what = files.read_bytes(args.file, limit=plan_update.MAX_SIZE), args.file
     taken = take_plan.take(data, what, store.locate(args.root), args.signers)
     path = taken.image.newer_plan(taken.update.site)
-    if args.json:
-        signers, warnings = taken.signers, list(taken.warnings)
-        terminal.show_json({"plan": path, "bundle": taken.update.bundle, "signers": signers, "warnings": warnings})
-        return 0
+    signers, warnings = taken.signers, list(taken.warnings)
+    record = {"plan": path, "bundle": taken.update.bundle, "signers": signers, "warnings": warnings}
+    if common.as_json(args, record):
+        return
     terminal.show(f"jobs of {taken.update.bundle} use this plan for {taken.update.site} from now on: {path}")
-    for signer in taken.signers:
-        terminal.show(f"signed by {signer}")
-    common.warn(taken.warnings)
+    terminal.show(*(f"signed by {signer}" for signer in signers))
+    common.warn(warnings)
     common.suggest(args, "run", taken.update.bundle)
-    return 0
 
 
 def squashed_now(image: InstalledImage, jobs: Optional[int] = None) -> "Optional[Squashed]":
@@ -142,9 +138,8 @@ def _squashed_line(image: InstalledImage, squashed: "Optional[Squashed]") -> str
     return squashed.line() if squashed else f"its SquashFS file exists already: {squash.path(image.folder)}"
 
 
-def _squash(args: argparse.Namespace) -> int:
+def _squash(args: argparse.Namespace) -> None:
     image = store.locate(args.root).find(args.image)
     squashed = squashed_now(image, args.jobs)
     record = {"folder": image.folder, "squashfs": squashed.record() if squashed else None}
     common.show_result(args, record, _squashed_line(image, squashed))
-    return 0

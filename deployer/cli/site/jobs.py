@@ -28,17 +28,11 @@ if TYPE_CHECKING:
 
 def add_parsers(subparsers: Any) -> None:
     """Register these commands; each parser sets ``run``, a function from the arguments to the exit code."""
-    _add_run(subparsers)
-    _add_exec(subparsers)
-    _add_watching(subparsers)
-
-
-def _add_run(subparsers: Any) -> None:
     parser = common.add_store_command(subparsers, "run", _run)
     common.add(parser, "image", REFERENCE, "an installed image")
     common.add(parser, "job", "JOB", "a job of the bundle (default: its first)", nargs="?")
     add_job_options(parser)
-    _add_plan(parser)
+    common.add(parser, "--plan", "SITE", "use this plan, if the bundle has several")
     common.flag(parser, "--force", "submit it even if check predicts that it will not run")
     common.flag(parser, "--dry-run", "print the batch script and submit nothing")
     common.flag(parser, "--wait", "wait until the job ends; exit 1 if it failed")
@@ -51,6 +45,33 @@ def _add_run(subparsers: Any) -> None:
         "Words after -- are added to the end of the job's command. If the bundle has no job, they are the command."
     )
     parser.set_defaults(after_dashes="arguments of the job's command")
+
+    parser = _add_starting(subparsers, "exec", _exec)
+    parser.add_argument(
+        "--rehearse",
+        action="store_true",
+        help="run it without a network if this user may do that, and report on standard output what it reached for; "
+        "its own output goes to standard error",
+    )
+    common.flag(parser, "--json", "with --rehearse: print one JSON object")
+    common.repeated(parser, "--accept", "CODE", "with --rehearse: treat this rule as a warning; may be repeated")
+    parser.epilog = (
+        "Words after -- are the command: exec NAME -- COMMAND [ARG...]. Exit: the command's own; with --rehearse 0 for "
+        "RUN and WARN, 3 for REFUSE"
+    )
+    parser.set_defaults(after_dashes="the command and its arguments")
+    _add_starting(subparsers, "shell", _shell)
+
+    common.add_store_command(subparsers, "jobs", _jobs)
+    job, last, only = "its name or the scheduler's id (default: %s)", "the last", "the active one, if there is only one"
+    for name, run, default in (("status", _status, last), ("logs", _logs, last), ("cancel", _cancel, only)):
+        parser = common.add_store_command(subparsers, name, run, has_record=name != "logs")
+        common.add(parser, "job", "JOB", job % default, nargs="?")
+        if name == "status":
+            common.flag(parser, "--wait", "wait until the job ends; exit 1 if it failed")
+            parser.add_argument("--after-log", action="store_true", help=argparse.SUPPRESS)  # `deploy` printed the log
+        if name == "logs":
+            common.flag(parser, "-f", "--follow", "keep printing until the job has ended")
 
 
 def add_job_options(parser: argparse.ArgumentParser) -> None:
@@ -86,54 +107,19 @@ def add_job_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_exec(subparsers: Any) -> None:
-    parser = _add_starting(subparsers, "exec", _exec)
-    parser.add_argument(
-        "--rehearse",
-        action="store_true",
-        help="run it without a network if this user may do that, and report on standard output what it reached for; "
-        "its own output goes to standard error",
-    )
-    common.flag(parser, "--json", "with --rehearse: print one JSON object")
-    common.repeated(parser, "--accept", "CODE", "with --rehearse: treat this rule as a warning; may be repeated")
-    parser.epilog = (
-        "Words after -- are the command: exec NAME -- COMMAND [ARG...]. Exit: the command's own; with --rehearse 0 for "
-        "RUN and WARN, 3 for REFUSE"
-    )
-    parser.set_defaults(after_dashes="the command and its arguments")
-    _add_starting(subparsers, "shell", _shell)
-
-
-def _add_starting(subparsers: Any, name: str, function: Callable[[argparse.Namespace], int]) -> Any:
+def _add_starting(subparsers: Any, name: str, function: Callable[[argparse.Namespace], Optional[int]]) -> Any:
     """Register a command that starts a container here."""
     parser = common.add_store_command(subparsers, name, function, has_record=False)
     common.add(parser, "image", REFERENCE, "an installed image")
-    _add_plan(parser)
+    common.add(parser, "--plan", "SITE", "use this plan, if the bundle has several")
     _add_container(parser)
     return parser
-
-
-def _add_watching(subparsers: Any) -> None:
-    common.add_store_command(subparsers, "jobs", _jobs)
-    job, last, only = "its name or the scheduler's id (default: %s)", "the last", "the active one, if there is only one"
-    for name, run, default in (("status", _status, last), ("logs", _logs, last), ("cancel", _cancel, only)):
-        parser = common.add_store_command(subparsers, name, run, has_record=name != "logs")
-        common.add(parser, "job", "JOB", job % default, nargs="?")
-        if name == "status":
-            common.flag(parser, "--wait", "wait until the job ends; exit 1 if it failed")
-            parser.add_argument("--after-log", action="store_true", help=argparse.SUPPRESS)  # `deploy` printed the log
-        if name == "logs":
-            common.flag(parser, "-f", "--follow", "keep printing until the job has ended")
 
 
 def _token(word: str) -> str:
     if not TOKEN.match(word):
         raise argparse.ArgumentTypeError(f"{word!r} is not the end of a job's name")
     return word
-
-
-def _add_plan(parser: argparse.ArgumentParser) -> None:
-    common.add(parser, "--plan", "SITE", "use this plan, if the bundle has several")
 
 
 def _add_container(parser: argparse.ArgumentParser) -> None:
@@ -213,8 +199,8 @@ def _wait(
         repeated: whether an earlier `run` has submitted the job; None: the command is not `run`.
     """
     failure: Optional[JobFailed] = None
+    tell = _tell if terminal.is_watched() else lambda _: None
     try:
-        tell = _tell if terminal.is_watched() else lambda _: None
         jobs.follow(folder, tell)
         while jobs.following(folder):
             folder = jobs.following(folder)
@@ -225,12 +211,11 @@ def _wait(
     except KeyboardInterrupt:
         name = os.path.basename(folder)
         message = f"deployer: interrupted: job {name} ({jobs.job_id(folder)}) continues"
-        terminal.complain([message, "hint: to end it: {}".format(quoted([sys.executable, store.tool, "cancel", name]))])
+        terminal.complain([message, f"hint: to end it: {quoted([sys.executable, store.tool, 'cancel', name])}"])
         return EXIT_INTERRUPTED
     status = jobs.status(folder)
-    if args.json:
-        terminal.show_json(status.record() if repeated is None else dict(status.record(), repeated=repeated), indent=2)
-    else:
+    record = status.record() if repeated is None else dict(status.record(), repeated=repeated)
+    if not common.as_json(args, record, indent=2):
         terminal.show(*ending.lines(status))
         sys.stdout.flush()
     if failure:
@@ -270,16 +255,12 @@ def _rehearse(args: argparse.Namespace) -> int:
     from deployer.site.run import rehearse
 
     done = rehearse.rehearse(locate(args.root), _exec_request(args), args.rest, tuple(args.accept))
-    if args.json:
-        terminal.show_json(done.record(), indent=2)
-    else:
-        terminal.show(*done.lines())
-        if done.findings and not terminal.is_quiet():
-            terminal.show(common.more(list(dict.fromkeys(item.finding.code for item in done.findings))))
+    if not common.as_json(args, done.record(), indent=2):
+        common.show_rehearsal(done)
     return done.exit_code
 
 
-def _shell(args: argparse.Namespace) -> int:
+def _shell(args: argparse.Namespace) -> None:
     from deployer.site.run import exec as execs
 
     execs.shell(locate(args.root), _exec_request(args))
@@ -297,19 +278,17 @@ def _home(args: argparse.Namespace) -> "Home":
     return container.Home(chosen=args.home, user_site=args.user_site)
 
 
-def _jobs(args: argparse.Namespace) -> int:
+def _jobs(args: argparse.Namespace) -> None:
     store = locate(args.root)
     seen = overview.look(store)
-    if args.json:
-        records = [dict(status.record(), created=status.launch.created) for status in seen.jobs]
-        terminal.show_json({"jobs": records, "unreadable": [folder for folder, _ in seen.unreadable]}, indent=2)
-    elif seen.jobs:
+    records = [dict(status.record(), created=status.launch.created) for status in seen.jobs]
+    record = {"jobs": records, "unreadable": [folder for folder, _ in seen.unreadable]}
+    if not common.as_json(args, record, indent=2) and seen.jobs:
         terminal.show(*_table(seen.jobs))
     for folder, reason in seen.unreadable:
         terminal.warn(f"{os.path.basename(folder)}: {reason}")
     if not (seen.jobs or seen.unreadable):
         _tell(f"there are no jobs under {store.jobs}")
-    return 0
 
 
 def _table(statuses: "List[Status]", stream: Optional[IO[str]] = None) -> List[str]:
@@ -341,20 +320,18 @@ def _status(args: argparse.Namespace) -> int:
     return 0
 
 
-def _logs(args: argparse.Namespace) -> int:
+def _logs(args: argparse.Namespace) -> None:
     jobs.show_log(jobs.find(locate(args.root), args.job), args.follow)
-    return 0
 
 
-def _cancel(args: argparse.Namespace) -> int:
+def _cancel(args: argparse.Namespace) -> None:
     store = locate(args.root)
     folder = _the_active_one(store, args.json) if args.job is None else jobs.find(store, args.job)
     cancelled = jobs.cancel(folder)
     name, job_id = os.path.basename(folder), jobs.job_id(folder)
     record = {"job": name, "job_id": job_id, "folder": folder, "cancelled": cancelled}
-    line = "job {} ({}) {}".format(name, job_id, "cancelled" if cancelled else "had already ended")
+    line = f"job {name} ({job_id}) {'cancelled' if cancelled else 'had already ended'}"
     common.show_result(args, record, line)
-    return 0
 
 
 def _the_active_one(store: Store, silent: bool) -> str:
@@ -366,11 +343,8 @@ def _the_active_one(store: Store, silent: bool) -> str:
     active = overview.look(store).active
     if len(active) < 2:
         return active[0].folder if active else jobs.find(store, None)
-    refusal = UsageError(
-        "%d jobs are active: %s"
-        % (len(active), ", ".join(f"{status.launch.job} ({status.job_id})" for status in active)),
-        "select one: cancel JOB",
-    )
+    listed = ", ".join(f"{status.launch.job} ({status.job_id})" for status in active)
+    refusal = UsageError(f"{len(active)} jobs are active: {listed}", "select one: cancel JOB")
     if silent or not common.can_ask():
         raise refusal
     terminal.complain(_table(active, sys.stderr))

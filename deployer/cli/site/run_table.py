@@ -29,13 +29,12 @@ def add_options(command: argparse.ArgumentParser, what: str) -> None:
     )
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     """Print the report on jobs at this site."""
     from deployer.site.jobs import report as reports
 
     collected = reports.collect(args.job, lambda: locate(args.root))
     show(args, collected.runs, collected.left_out)
-    return 0
 
 
 def show(

@@ -9,7 +9,7 @@ import importlib
 import os
 import sys
 import time
-from typing import Any
+from typing import Any, Optional
 
 from deployer.cli.site import common
 from deployer.system import terminal
@@ -85,7 +85,7 @@ def add_parsers(subparsers: Any) -> None:
     parser.set_defaults(run=_stage)
 
 
-def _probe(args: argparse.Namespace) -> int:
+def _probe(args: argparse.Namespace) -> None:
     if args.host:
         from deployer.site.rank import host_probe
 
@@ -94,10 +94,9 @@ def _probe(args: argparse.Namespace) -> int:
         from deployer.site.rank import meeting
 
         meeting.meet(args.out)
-    return 0
 
 
-def _shield(args: argparse.Namespace) -> int:
+def _shield(args: argparse.Namespace) -> None:
     import signal
 
     from deployer.system import payload, process
@@ -129,7 +128,7 @@ def _stage(args: argparse.Namespace) -> int:
     return stage.stage(common.from_options(stage.StageRequest, args, mount=mount, reader=reader))
 
 
-def _result(args: argparse.Namespace) -> int:
+def _result(args: argparse.Namespace) -> Optional[int]:
     if args.step:
         return _judge(args, args.step, args.exit, args.signal)
     for name in ("site.proof.result", "site.jobs.rendezvous", "site.jobs.result"):  # while the first step runs
@@ -140,7 +139,7 @@ def _result(args: argparse.Namespace) -> int:
         sys.stdout.flush()
         if step == args.until:
             break
-    return 0
+    return None
 
 
 def _judge(args: argparse.Namespace, step: str, code: int, signal: str) -> int:
@@ -169,15 +168,13 @@ def _judge(args: argparse.Namespace, step: str, code: int, signal: str) -> int:
     return verdict.exit_code
 
 
-def _start(args: argparse.Namespace) -> int:
+def _start(args: argparse.Namespace) -> None:
     from deployer.site.run import again
 
     sys.stdout.write(again.start(args.folder, args.script, args.id) + "\n")  # noqa: TID251  job.sh reads it
-    return 0
 
 
-def _again(args: argparse.Namespace) -> int:
+def _again(args: argparse.Namespace) -> None:
     from deployer.site.run import again
 
     terminal.tell(f"deployer: job {os.path.basename(again.continue_job(args.folder))} continues it")
-    return 0

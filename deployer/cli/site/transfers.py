@@ -31,19 +31,17 @@ def add_parsers(subparsers: Any) -> None:
     command.add_argument("digest", metavar="DIGEST")
 
 
-def _receipt(args: argparse.Namespace) -> int:
+def _receipt(args: argparse.Namespace) -> None:
     digests = list(incoming.kept(store.locate(args.root)))
     files.write_text(args.output, json_records.pretty(delta.receipt(digests)))
-    answer = {"receipt": args.output, "segments": len(digests)}
-    common.show_result(args, answer, "receipt of {}: {}".format(counted(len(digests), "segment"), args.output))
-    return 0
+    line = f"receipt of {counted(len(digests), 'segment')}: {args.output}"
+    common.show_result(args, {"receipt": args.output, "segments": len(digests)}, line)
 
 
-def _known(args: argparse.Namespace) -> int:
+def _known(args: argparse.Namespace) -> None:
     answer = _about(store.locate(args.root), args.digest)
     free = human(int(str(answer["free"])))
-    common.show_result(args, answer, "installed: %s" % (answer["folder"] or "no"), f"free: {free}")
-    return 0
+    common.show_result(args, answer, f"installed: {answer['folder'] or 'no'}", f"free: {free}")
 
 
 def _about(where: Store, digest: str) -> Dict[str, object]:

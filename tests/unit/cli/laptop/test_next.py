@@ -122,7 +122,7 @@ def test_a_rehearsal_at_the_site_explains_itself_unless_it_is_quiet(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, quiet: bool
 ) -> None:
     found = [SimpleNamespace(finding=SimpleNamespace(code="rehearse.network"))]
-    done = SimpleNamespace(lines=lambda: ["verdict: RUN"], findings=found, exit_code=0)
+    done = SimpleNamespace(lines=lambda: ["verdict: RUN"], findings=found, exit_code=0, record=dict)
     monkeypatch.setattr(rehearse, "rehearse", lambda *_: done)
     for name in ("locate", "_exec_request"):
         monkeypatch.setattr(site_jobs, name, lambda _: None)
