@@ -18,7 +18,7 @@ from deployer.system import terminal
 
 def add_parsers(subparsers: Any) -> None:
     """Register ``build``."""
-    command = subparsers.add_parser("build")
+    command = common.add_command(subparsers, "build", run, has_record=False)
     common.add(command, "definition", "DEF", "a folder with a bundle.yaml, or that file")
     text = "CA certificates for the build's downloads (default: $DEPLOYER_CA_BUNDLE, else the file in PIP_CERT, "
     text += "SSL_CERT_FILE or REQUESTS_CA_BUNDLE); not copied into the image"
@@ -43,7 +43,6 @@ def add_parsers(subparsers: Any) -> None:
     text += "MPI family of the definition)"
     common.repeated(command, "--site", "SITE", text)
     common.flag(command, "--json", "print the build record")
-    command.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -51,24 +50,22 @@ def run(args: argparse.Namespace) -> None:
     for path in (args.ca_bundle, args.pip_conf, args.apt_sources):
         if path is not None and not path.is_file():
             raise UsageError(f"there is no file {path}")
-    chosen = settings.build_files(args)
-
-    def say(line: str) -> None:
-        if not terminal.is_quiet():
-            progress.show_beside(line)
-
     if args.no_cache and args.offline:
         raise UsageError("--no-cache and --offline exclude each other: most steps cannot run again without network")
     if args.upgrade and (args.locked or args.offline):
         raise UsageError("--upgrade writes a new python.lock, which --locked and --offline do not allow")
-    mode = Mode(args.locked, args.offline, args.upgrade)
-    options = BuildOptions(
-        **chosen, no_cache=args.no_cache, accept=tuple(args.accept), mode=mode, find_links=args.find_links
-    )
+    files = settings.build_files(args)
     definition = load(args.definition)
-    families = sources.families_for(definition, [profile_of(site) for site in args.site])
+    options = BuildOptions(
+        **files,
+        no_cache=args.no_cache,
+        accept=tuple(args.accept),
+        mode=Mode(args.locked, args.offline, args.upgrade),
+        find_links=args.find_links,
+        families=sources.families_for(definition, [profile_of(site) for site in args.site]),
+    )
     with caches.in_use():
-        built = build(definition, options._replace(families=families), say)
+        built = build(definition, options, lambda line: None if terminal.is_quiet() else progress.show_beside(line))
     if args.json:
         terminal.show_json(built.record())
     elif not built.tag:

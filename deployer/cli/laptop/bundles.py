@@ -21,7 +21,6 @@ from deployer.connected.transfer.published import profile_of
 from deployer.connected.transfer.push_plan import push_plan
 from deployer.contract.base.errors import UsageError
 from deployer.contract.base.text import counted
-from deployer.contract.bundle.manifest import Manifest
 from deployer.contract.bundle.plan_update import PlanUpdate
 from deployer.contract.site.choose import explained
 from deployer.site.storage.space import human
@@ -82,24 +81,21 @@ def _plan(args: argparse.Namespace) -> None:
     args.site = user_settings.site(args.site)
     profile = profile_of(args.site).selected([args.partition] if args.partition else [], args.mpi, args.launch)
     plans = checking.all_plans(args.bundle, profile, Checking(args.accept, index.default_folder()))
-    plan = plans[0]
+    first = plans[0]
     with opened(args.bundle) as stream:
         digest = read_seal(stream, args.bundle).digest
-    update = PlanUpdate(digest, plan.bundle, int(time.time()), plans)
+    update = PlanUpdate(digest, first.bundle, int(time.time()), plans)
     files.write_text(args.output, update.text())
-    if args.json:
-        verdicts = {each.partition: each.checked.verdict for each in plans if each.checked}
-        record = {"plan": args.output, "site": plan.site, "verdict": verdicts[plan.partition]}
-        terminal.show_json({**record, "partitions": verdicts})
-    else:
-        terminal.show(f"plan for {plan.site}: {args.output}")
-        for each in plans:
-            if each.checked:
-                of = "" if each is plan else f", partition {each.partition}"
-                terminal.show(f"check {plan.site}{of}: {each.checked.said}")
-                common.show(each.checked, explained(each))
-        for name, reason in plan.without.items():
-            terminal.show(f"no plan for partition {name}: {reason}")
+    verdicts = {plan.partition: plan.checked.verdict for plan in plans if plan.checked}
+    record = {"plan": args.output, "site": first.site, "verdict": verdicts.get(first.partition)}
+    if not common.as_json(args, {**record, "partitions": verdicts}):
+        terminal.show(f"plan for {first.site}: {args.output}")
+        for plan in plans:
+            if plan.checked:
+                of = "" if plan is first else f", partition {plan.partition}"
+                terminal.show(f"check {first.site}{of}: {plan.checked.said}")
+                common.show(plan.checked, explained(plan))
+        terminal.show(*(f"no plan for partition {name}: {reason}" for name, reason in first.without.items()))
     common.suggest(args, "push", "--plan", args.output, args.site)
 
 
@@ -110,11 +106,9 @@ def _sign(args: argparse.Namespace) -> None:
         hint = f"give it with --key KEY, or set `key:` in {user_settings.config_file()}"
         raise UsageError("no key is given, and the settings have none", hint)
     signed = (sign_update if _is_update(path) else sign)(path, key)
-    if args.json:
-        terminal.show_json(signed.record())
+    if common.as_json(args, signed.record()):
         return
-    terminal.show(f"signed by {signed.key.fingerprint}; signatures: {len(signed.keys)}")
-    terminal.show(f"digest {signed.digest}")
+    terminal.show(f"signed by {signed.key.fingerprint}; signatures: {len(signed.keys)}", f"digest {signed.digest}")
     terminal.show(f"for the site's allowed_signers: WHO {signed.key.line}")
     words = ["--plan", args.bundle] if _is_update(path) else [args.bundle]
     common.suggest(args, "push", *words, settings.site_for_hint())
@@ -126,7 +120,7 @@ def _is_update(path: Path) -> bool:
         return stream.read(1) == b"{"
 
 
-def _push_plan(args: argparse.Namespace) -> int:
+def _push_plan(args: argparse.Namespace) -> None:
     others = ("full", "without_plan", "squashfs", "transfer_host", "to", "have")
     used = [f"--{name.replace('_', '-')}" for name in others if getattr(args, name)]
     if used:
@@ -137,24 +131,22 @@ def _push_plan(args: argparse.Namespace) -> int:
     args.site = sites[0] if sites else None
     settings.fill(args)
     pushed = push_plan(args.plan, profile_of(args.site, args.ssh_config), args.ssh_config, args.dry_run, args.force)
-    if args.json:
-        terminal.show_json(pushed._asdict())
-        return 0
+    if common.as_json(args, pushed._asdict()):
+        return
     if pushed.plan is None:
         terminal.show(f"would send {human(pushed.sent)}")
-        return 0
+        return
     terminal.show(f"sent {pushed.sent} bytes in {pushed.seconds:.1f} s: {pushed.plan}")
     terminal.show(f"jobs of {pushed.bundle} use this plan for {pushed.site} from now on")
-    for signer in pushed.signers:
-        terminal.show(f"signed by {signer}")
+    terminal.show(*(f"signed by {signer}" for signer in pushed.signers))
     common.warn(pushed.warnings)
     common.suggest(args, "run", *site_options(args), pushed.bundle)
-    return 0
 
 
-def _push(args: argparse.Namespace) -> int:
+def _push(args: argparse.Namespace) -> None:
     if args.plan:
-        return _push_plan(args)
+        _push_plan(args)
+        return
     if not args.bundle:
         raise UsageError("push requires a bundle, or --plan FILE", "see: deployer push --help")
     if args.site and args.named and args.site != args.named:
@@ -163,29 +155,22 @@ def _push(args: argparse.Namespace) -> int:
     if args.to:
         if args.site:
             raise UsageError("push requires either a SITE or --to DIR", "see: deployer push --help")
-        return _push_to(args)
+        _push_to(args)
+        return
     settings.fill(args)
     if args.have:
         raise UsageError("--have requires --to: over ssh, push asks the site what it has")
-    facts = index.default_folder()
-    options = pushing.PushOptions(
-        args.full, args.dry_run, args.transfer_host, args.force, facts, args.squashfs, args.without_plan
-    )
+    options = common.from_options(pushing.PushOptions, args, facts=index.default_folder())
     pushed = pushing.push(Path(args.bundle), profile_of(args.site, args.ssh_config), args.ssh_config, options)
     _show_pushed(args, pushed)
     common.warn(pushed.warnings)
     if pushed.checked and pushed.checked.findings:
         terminal.complain([f"check {args.site}: {pushed.checked.said}"])
         common.show(pushed.checked, stream=sys.stderr)
-    manifest = _manifest(args.bundle)
+    with opened(args.bundle) as stream:
+        manifest = begin(stream, args.bundle).manifest
     if pushed.folder and manifest.jobs and not args.without_plan:
         common.suggest(args, "run", *site_options(args), f"{manifest.name}:{manifest.version}")
-    return 0
-
-
-def _manifest(bundle: str) -> Manifest:
-    with opened(bundle) as stream:
-        return begin(stream, bundle).manifest
 
 
 def _show_pushed(args: argparse.Namespace, pushed: pushing.Pushed) -> None:
@@ -201,55 +186,47 @@ def _show_pushed(args: argparse.Namespace, pushed: pushing.Pushed) -> None:
             f"{pushed.python} in {pushed.seconds_install:.1f} s: {pushed.folder}"
         )
     if pushed.squashfs:
-        made, tool = pushed.squashfs, pushed.squashfs.child("mksquashfs")
+        squashed, tool = pushed.squashfs, pushed.squashfs.child("mksquashfs")
         by = f"the {tool.text('whose')}'s mksquashfs {tool.text('version')}"
-        size, seconds = human(made.number("size")), made.seconds("seconds")
-        terminal.show(f"SquashFS file of {size} in {seconds:.1f} s by {by}: {made.text('path')}")
+        size, seconds = human(squashed.number("size")), squashed.seconds("seconds")
+        terminal.show(f"SquashFS file of {size} in {seconds:.1f} s by {by}: {squashed.text('path')}")
     elif args.squashfs and pushed.folder:
         terminal.show("its SquashFS file is already at the site")
 
 
-def _push_to(args: argparse.Namespace) -> int:
+def _push_to(args: argparse.Namespace) -> None:
     if args.full and args.have:
         raise UsageError("--full and --have exclude each other: --full sends everything")
     if args.dry_run or args.transfer_host or args.force or args.squashfs or args.without_plan:
         text = "--dry-run, --transfer-host, --force, --without-plan and --squashfs cannot be used with --to"
         raise UsageError(text, "at the site, `deployer.pyz receive DIR` installs the parts; it accepts --squashfs")
     written = pushing.push_to(Path(args.bundle), args.to, args.have)
-    if args.json:
-        terminal.show_json(written._asdict())
-    else:
+    if not common.as_json(args, written._asdict()):
         terminal.show(f"wrote {human(written.sent)} in {counted(written.parts, 'part')}: {written.folder}")
         terminal.show(f"digest {written.digest}")
         if not written.data:
-            terminal.show(
-                f"plans: {', '.join(written.plans) or 'none, so `run` cannot use it; `exec` and `shell` can'}"
-            )
+            none = "none, so `run` cannot use it; `exec` and `shell` can"
+            terminal.show(f"plans: {', '.join(written.plans) or none}")
     after = f"copy {args.to} to the site, then there: python3 DIR/deployer.pyz receive DIR --root ROOT"
     terminal.hint("next", after)
-    return 0
 
 
 def _diff(args: argparse.Namespace) -> None:
-    from deployer.connected.bundle.about import (
-        diff as diffing,  # only here: its imports are slow, and push does not need it
-    )
+    from deployer.connected.bundle.about import diff  # its imports are slow, and push does not need it
 
-    found = diffing.diff(args.old, args.new)
-    if args.json:
-        terminal.show_json(found.record())
+    difference = diff.diff(args.old, args.new)
+    if common.as_json(args, difference.record()):
         return
-    for package in found.packages:
-        terminal.show(package.line())
-    for mark, named in (("+", found.added), ("-", found.removed), ("~", found.changed)):
+    terminal.show(*(package.line() for package in difference.packages))
+    added, removed, changed = difference.added, difference.removed, difference.changed
+    for mark, named in (("+", added), ("-", removed), ("~", changed)):
         paths = sorted(named, key=lambda path: (path.startswith("/"), path))  # put the image's many files last
         for path in paths if args.files else paths[:_NAMED]:
             terminal.show(f"{mark} {path if args.files else common.shortened(path, 2)}")
-        more = len(paths) - _NAMED
-        if more > 0 and not args.files:
-            terminal.show(f"  ... and {more} more (--files lists all)")
-    counts = f"{counted(len(found.added), 'file')} added, {len(found.removed)} removed, {len(found.changed)} changed"
-    terminal.show(*common.wrapped(f"{counts}; {human(found.bytes_to_ship)} to send to a site that has {args.old}"))
+        if len(paths) > _NAMED and not args.files:
+            terminal.show(f"  ... and {len(paths) - _NAMED} more (--files lists all)")
+    counts = f"{counted(len(added), 'file')} added, {len(removed)} removed, {len(changed)} changed"
+    terminal.show(*common.wrapped(f"{counts}; {human(difference.bytes_to_ship)} to send to a site that has {args.old}"))
 
 
 def _pyz(args: argparse.Namespace) -> None:

@@ -23,45 +23,38 @@ def add_parsers(subparsers: Any) -> None:
     """Register ``cache``."""
     command = subparsers.add_parser("cache")
     verbs = command.add_subparsers(dest="verb", metavar="VERB", required=True)
-    text = "show the caches, their contents and sizes"
-    verb = verbs.add_parser("list", help=text, description=text)
-    common.flag(verb, "--json", "print a record for programs")
-    verb.set_defaults(run=_list)
+    common.add_command(verbs, "list", _list, "show the caches, their contents and sizes")
     text = "remove entries unused for long or beyond a cache's size limit, and leftovers of killed processes"
-    verb = verbs.add_parser("prune", help=text, description=text)
+    verb = common.add_command(verbs, "prune", _prune, text, has_record=False)
     common.add(verb, "caches", "CACHE", "prune only these caches (default: all that deployer manages)", nargs="*")
     text = "remove entries unused for N days (default: %(default)s)"
     common.add(verb, "--days", "N", text, type=float, default=caches.AGE)
     common.flag(verb, "--all", "remove everything")
     common.flag(verb, "--dry-run", "only print what would be removed")
     common.flag(verb, "--json", "print a record for programs")
-    verb.set_defaults(run=_prune)
 
 
 def _list(args: argparse.Namespace) -> None:
-    found = caches.listed()
-    if args.json:
-        terminal.show_json({"caches": [item.record() for item in found]})
+    usages = caches.listed()
+    if common.as_json(args, {"caches": [item.record() for item in usages]}):
         return
     rows = []
-    for item in found:
+    for item in usages:
         used = time.strftime("%Y-%m-%d", time.localtime(item.used)) if item.used else "-"
         limit = item.cache.keeper or human(item.cache.cap)
         about = f"{item.cache.what}: {item.cache.folder}; limit: {limit}"
         rows.append([item.cache.name, str(item.entries), human(item.bytes), used, about])
-    head = ("CACHE", "ENTRIES", "SIZE", "LAST USED", "CONTENTS")
-    for line in common.table(head, rows, _NUMBERS):
-        terminal.show(line)
+    terminal.show(*common.table(("CACHE", "ENTRIES", "SIZE", "LAST USED", "CONTENTS"), rows, _NUMBERS))
 
 
 def _left_by_rehearsals(dry_run: bool) -> caches.Pruned:
     """Remove installs left by killed rehearsals. Other rehearsals may be running."""
     root = str(caches.REHEARSE.folder / rehearse_cache.ROOT)
-    found = collecting.find(Store(root), sys.maxsize) if files.is_folder(root) else []
-    size = sum(caches.size(Path(item.path)) for item in found)
+    garbage = collecting.find(Store(root), sys.maxsize) if files.is_folder(root) else []
+    size = sum(caches.size(Path(item.path)) for item in garbage)
     if not dry_run:
-        collecting.collect(found)
-    return caches.Pruned(caches.REHEARSE.name, len(found), size)
+        collecting.collect(garbage)
+    return caches.Pruned(caches.REHEARSE.name, len(garbage), size)
 
 
 def _prune(args: argparse.Namespace) -> None:
@@ -73,9 +66,8 @@ def _prune(args: argparse.Namespace) -> None:
         done.append(rehearse_cache.remove(args.dry_run, terminal.warn))
     elif caches.REHEARSE.name in args.caches or not args.caches:
         done.append(_left_by_rehearsals(args.dry_run))
-    if args.json:
-        terminal.show_json({"dry_run": args.dry_run, "removed": [item._asdict() for item in done]})
+    if common.as_json(args, {"dry_run": args.dry_run, "removed": [item._asdict() for item in done]}):
         return
     rows = [[item.cache, str(item.entries), human(item.bytes)] for item in done]
-    for line in common.table(("CACHE", "WOULD REMOVE" if args.dry_run else "REMOVED", "SIZE"), rows, _NUMBERS):
-        terminal.show(line)
+    head = ("CACHE", "WOULD REMOVE" if args.dry_run else "REMOVED", "SIZE")
+    terminal.show(*common.table(head, rows, _NUMBERS))

@@ -10,6 +10,7 @@ from typing import Any
 from deployer.cli.laptop import settings
 from deployer.cli.site import common
 from deployer.connected.transfer.capture_site import (
+    FOLDER,
     CapturedPartition,
     CapturedSite,
     SiteRequest,
@@ -33,7 +34,7 @@ def add_parsers(subparsers: Any) -> None:
     command.add_argument("--name", help="the site's name (default: the cluster's)")
     common.add(command, "--workspace", "DIR", "the folder for images at the site, for the profile")
     text = "a folder at the site that all nodes see, for the capture itself (default: one in the home, removed later)"
-    common.add(command, "--folder", "DIR", text)
+    common.add(command, "--folder", "DIR", text, default=FOLDER)
     text = "the site's Python, 3.6 or newer: a name in its PATH, or a whole path (default: the first that works)"
     common.add(command, "--python", "PATH", text)
     common.add(command, "--ssh-config", "F", "use this ssh configuration instead of ~/.ssh/config", type=Path)
@@ -46,7 +47,7 @@ def add_parsers(subparsers: Any) -> None:
     common.flag(command, "--dry-run", "print the jobs, submit nothing and write nothing")
 
 
-def _capture(args: argparse.Namespace) -> int:
+def _capture(args: argparse.Namespace) -> None:
     settings.fill(args, site=False)
     output = args.output or Path("site_profiles", f"{args.name or stem(args.host)}.yaml")
     if output.suffix != ".yaml":
@@ -54,14 +55,13 @@ def _capture(args: argparse.Namespace) -> int:
     if args.python is not None and not re.fullmatch(r"/[^\x00-\x1f\x7f]+|[\w.+-]+", args.python):
         text = f"neither a name nor a whole path: --python {printable(args.python)}"
         raise UsageError(text, "give a name in the site's PATH, or a path that begins with /")
-    repeated = (("--mpi", args.mpi), ("--directive", args.directive), ("--hide", args.hide))
-    options = [f"{name}={value}" for name, values in repeated for value in values]
-    options += [f"--account={args.account}"] if args.account else []
+    given = {"mpi": args.mpi, "directive": args.directive, "hide": args.hide, "account": filter(None, [args.account])}
+    options = [f"--{name}={value}" for name, values in given.items() for value in values]
     options += ["--redact"] if args.redact else []
-    request = SiteRequest(args.host, output, args.partitions, args.name, args.ssh_config, workspace=args.workspace)
-    request = request._replace(options=options, python=args.python, **({"folder": args.folder} if args.folder else {}))
+    request = common.from_options(SiteRequest, args, output=output, options=options)
     if args.dry_run:
-        return _show_jobs(args, dry_run(request))
+        _show_jobs(args, dry_run(request))
+        return
     meter = _Meter()
     try:
         done = capture_site(request, meter)
@@ -72,14 +72,11 @@ def _capture(args: argparse.Namespace) -> int:
         if meter.shown:
             terminal.complain(["hint: the jobs stay in the queue, and the same command continues"])
         raise
-    if args.json:
-        terminal.show_json(_record(request, done))
-    else:
+    if not common.as_json(args, _record(request, done)):
         _show(request, done)
     if done.problem:
         raise done.problem
     _suggest(args, done, str(output))
-    return 0
 
 
 def _suggest(args: argparse.Namespace, done: CapturedSite, profile: str) -> None:
@@ -97,24 +94,21 @@ class _Meter:
         self.shown: dict[str, tuple[str, int]] = {}
 
     def __call__(self, partitions: Sequence[CapturedPartition]) -> None:
-        for each in partitions:
-            name, seconds = each.name, each.seconds
-            said = f"{each.state}{f': {each.reason}' if each.reason else ''}"
-            if self.shown.get(name) == (said, seconds // 60):
-                continue
-            self.shown[name] = (said, seconds // 60)
-            job = f"job {each.job_id}, " if each.job_id else ""
-            terminal.tell(f"deployer: {name}: {said} ({job}{seconds} s after its submission)")
+        for partition in partitions:
+            name, seconds = partition.name, partition.seconds
+            state = f"{partition.state}{f': {partition.reason}' if partition.reason else ''}"
+            if self.shown.get(name) != (state, seconds // 60):
+                self.shown[name] = (state, seconds // 60)
+                job = f"job {partition.job_id}, " if partition.job_id else ""
+                terminal.tell(f"deployer: {name}: {state} ({job}{seconds} s after its submission)")
 
 
-def _show_jobs(args: argparse.Namespace, jobs: dict[str, str]) -> int:
-    if args.json:
-        terminal.show_json({"jobs": jobs})
-        return 0
+def _show_jobs(args: argparse.Namespace, jobs: dict[str, str]) -> None:
+    if common.as_json(args, {"jobs": jobs}):
+        return
     for name, script in jobs.items():
         terminal.show(f"# one node of the partition {name}:", *script.splitlines(), "")
-    terminal.show(f"would submit {len(jobs)} job{'' if len(jobs) == 1 else 's'}; nothing was submitted")
-    return 0
+    terminal.show(f"would submit {counted(len(jobs), 'job')}; nothing was submitted")
 
 
 def _record(request: SiteRequest, done: CapturedSite) -> dict[str, Any]:
@@ -124,16 +118,16 @@ def _record(request: SiteRequest, done: CapturedSite) -> dict[str, Any]:
         "facts": str(request.facts),
         "name": done.name,
         "seconds": round(done.seconds, 3),
-        "partitions": [each._asdict() for each in done.partitions],
-        "decisions": [{"key": each.key, "value": each.value, "why": each.why} for each in done.decisions],
+        "partitions": [partition._asdict() for partition in done.partitions],
+        "decisions": [{"key": point.key, "value": point.value, "why": point.why} for point in done.decisions],
         "missing": done.missing,
         "notes": done.notes,
-        "differences": [each.record() for each in done.differences],
+        "differences": [difference.record() for difference in done.differences],
     }
 
 
 def _show(request: SiteRequest, done: CapturedSite) -> None:
-    captured = sum(each.state == "captured" for each in done.partitions)
+    captured = sum(partition.state == "captured" for partition in done.partitions)
     partitions = counted(len(done.partitions), "partition")
     terminal.show(f"captured the login node and {captured} of {partitions} in {done.seconds:.0f} s")
     terminal.show(f"facts: {request.captured}, {request.facts.name}")
@@ -143,9 +137,9 @@ def _show(request: SiteRequest, done: CapturedSite) -> None:
         terminal.show(str(difference), f"         {difference.severity}: {difference.meaning}")
     if done.decisions:
         terminal.show(f"{request.output} is valid; you have to decide:")
-        for each in done.decisions:
-            value = json.dumps(each.value)
-            terminal.show(*common.wrapped(f"{each.key}: {value} ({each.why})", "  ", "    "))
+        for decision in done.decisions:
+            text = f"{decision.key}: {json.dumps(decision.value)} ({decision.why})"
+            terminal.show(*common.wrapped(text, "  ", "    "))
     elif not done.problem:
         terminal.show(f"{request.output} already exists and is valid; it was not changed")
     for text in done.missing:

@@ -44,28 +44,29 @@ def add_parsers(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the verdict and its reasons."""
     settings.fill(args)
-    cache = None if args.no_cache else index.default_folder()
     today = date.today()  # noqa: DTZ011  facts have a date, no time
     site = profile_of(args.site, args.ssh_config)
     profile = site.selected([args.partition] if args.partition else [], args.mpi, args.launch)
     bundle = named_bundle.path_of(args, site.selected([], args.mpi, args.launch), args.accept)
     accepted = args.accept if bundle == args.bundle else [code for code in args.accept if code not in RULES]
-    verdict, *others = checking.check_all(bundle, profile, Checking(accepted, cache, today), args.job)
-    if args.json:
-        terminal.show_json({**verdict.record(), "others": [each.record() for each in others]})
-        return _EXIT.get(verdict.checked.verdict, 0)
-    for each in (verdict, *others):
-        partition = f", partition {each.partition}" if each.partition else ""
-        terminal.show(f"{each.checked.said}: {each.bundle} on {each.site}{partition}")
-        common.show(each.checked, explained(each.plan) if each.plan else ())
+    verdict, *others = checking.check_all(
+        bundle, profile, Checking(accepted, None if args.no_cache else index.default_folder(), today), args.job
+    )
+    exit_code = _EXIT.get(verdict.checked.verdict, 0)
+    if common.as_json(args, {**verdict.record(), "others": [other.record() for other in others]}):
+        return exit_code
+    for judged in (verdict, *others):
+        partition = f", partition {judged.partition}" if judged.partition else ""
+        terminal.show(f"{judged.checked.said}: {judged.bundle} on {judged.site}{partition}")
+        common.show(judged.checked, explained(judged.plan) if judged.plan else ())
     if verdict.checked.verdict != REFUSE:
-        found = {finding.code for finding in verdict.checked.findings}
+        codes = {finding.code for finding in verdict.checked.findings}
         if bundle == args.bundle:
-            suggest_push(args, bundle, args.site, site.name, [code for code in args.accept if code in found])
+            suggest_push(args, bundle, args.site, site.name, [code for code in args.accept if code in codes])
         else:
             options = [f"--accept={code}" for code in args.accept]
             common.suggest(args, "deploy", args.bundle, args.site, *ssh_options(args), *options)
-    return _EXIT.get(verdict.checked.verdict, 0)
+    return exit_code
 
 
 def suggest_push(

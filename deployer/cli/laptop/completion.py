@@ -3,6 +3,7 @@
 import argparse
 from typing import Any
 
+from deployer.cli.site import common
 from deployer.cli.site.common import Front
 from deployer.system import terminal
 
@@ -11,9 +12,8 @@ _SHELLS = ("bash", "fish", "tcsh", "zsh")
 
 def add_parsers(subparsers: Any) -> None:
     """Register the command."""
-    command = subparsers.add_parser("completion")
+    command = common.add_command(subparsers, "completion", _completion, has_record=False)
     command.add_argument("shell", metavar="SHELL", choices=_SHELLS, help=f"one of {', '.join(_SHELLS)}")
-    command.set_defaults(run=_completion)
 
 
 def _completion(args: argparse.Namespace) -> None:

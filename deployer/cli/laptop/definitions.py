@@ -17,7 +17,7 @@ from deployer.system import terminal
 
 def add_parsers(subparsers: Any) -> None:
     """Register this group's commands."""
-    command = subparsers.add_parser("init")
+    command = common.add_command(subparsers, "init", _init, has_record=False)
     text = "name of the definition; its folder is bundles/NAME, or NAME if there is no folder bundles"
     common.add(command, "name", "NAME", text, nargs="?")
     text = (
@@ -38,17 +38,14 @@ def add_parsers(subparsers: Any) -> None:
     common.add(command, "--from-image", "REF", text)
     common.flag(command, "--dry-run", "print which files would be written")
     common.flag(command, "--json", "print a record for programs")
-    command.set_defaults(run=_init)
 
-    command = subparsers.add_parser("lint")
+    command = common.add_command(subparsers, "lint", _lint, has_record=False)
     common.add(command, "definition", "DEF", "a folder with a bundle.yaml, or that file")
     common.repeated(command, "--accept", "CODE", "ignore this rule")
     common.flag(command, "--json", "print the findings for programs")
-    command.set_defaults(run=_lint)
 
-    command = subparsers.add_parser("schema")
+    command = common.add_command(subparsers, "schema", _schema, has_record=False)
     common.flag(command, "--table", "print a Markdown table for people instead")
-    command.set_defaults(run=_schema)
 
 
 def _init(args: argparse.Namespace) -> None:
@@ -57,18 +54,16 @@ def _init(args: argparse.Namespace) -> None:
             raise UsageError("--template cannot be used with --from-image: the definition is for the image as it is")
         from deployer.connected.bundle import from_image
 
-        made = from_image.definition(args.from_image, args.name, Path(), args.dry_run)
+        definition = from_image.definition(args.from_image, args.name, Path(), args.dry_run)
     elif args.name:
-        made = initialising.init(args.name, args.template, Path(), args.dry_run)
+        definition = initialising.init(args.name, args.template, Path(), args.dry_run)
     else:
         raise UsageError("init requires NAME, or --from-image REF", "deployer init my-model")
-    if args.json:
-        terminal.show_json(made.record())
+    if common.as_json(args, definition.record()):
         return
-    for path in made.files:
-        terminal.show(f"{'would write' if args.dry_run else 'wrote'} {path}")
+    terminal.show(*(f"{'would write' if args.dry_run else 'wrote'} {path}" for path in definition.files))
     if not args.dry_run:
-        common.suggest(args, "lint", str(made.folder))
+        common.suggest(args, "lint", str(definition.folder))
 
 
 def _lint(args: argparse.Namespace) -> None:
@@ -77,10 +72,8 @@ def _lint(args: argparse.Namespace) -> None:
     failed = errors(linted.findings)
     if linted.unchecked:
         terminal.warn(f"the rules of hadolint were not checked: {linted.unchecked}")
-    if args.json:
-        findings = [item.record() for item in linted.findings]
-        terminal.show_json({"findings": findings, "image": linted.image, "unchecked": linted.unchecked})
-    else:
+    findings = [item.record() for item in linted.findings]
+    if not common.as_json(args, {"findings": findings, "image": linted.image, "unchecked": linted.unchecked}):
         for item in linted.findings:
             severity = terminal.word(item.severity)
             terminal.show(f"{item.subject}: {severity} {item.code}: {item.message}", f"    {item.remedy}")

@@ -4,7 +4,7 @@ import argparse
 import contextlib
 import sys
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from deployer.cli.laptop import foresight, settings
 from deployer.cli.laptop.remote import FINDS, see_jobs, site_options, tell_of_job
@@ -62,17 +62,10 @@ def run(args: argparse.Namespace) -> int:
     """Deploy once, or after each change."""
     settings.fill(args, how="deployer deploy DEF SITE")
     if not args.watch:
-        return _once(args).code
+        return _once(args)[0]
     if args.json or args.dry_run:
         raise UsageError(f"--watch cannot be used with {'--json' if args.json else '--dry-run'}: it runs until Ctrl-C")
     return _watch(args)
-
-
-class _Round(NamedTuple):
-    """The outcome of a deploy: its exit code, and the digest of the submitted bundle."""
-
-    code: int
-    digest: str = ""
 
 
 def _watch(args: argparse.Namespace) -> int:
@@ -83,29 +76,30 @@ def _watch(args: argparse.Namespace) -> int:
             definition = load(args.definition)
         before = watch.snapshot(definition)
         try:
-            done = _once(args, submitted)
-            if done.code == EXIT_INTERRUPTED:
-                return done.code
-            submitted = done.digest or submitted
+            code, digest = _once(args, submitted)
+            if code == EXIT_INTERRUPTED:
+                return code
+            submitted = digest or submitted
         except DeployerError as error:
             terminal.complain(error.lines())
         terminal.tell(f"watching {definition.folder}; Ctrl-C ends it")
-        found = watch.wait(definition, before)
-        more = f" and {len(found) - 1} more" if len(found) > 1 else ""
-        terminal.tell("", f"changed: {found[0]}{more}")
+        first, *others = watch.wait(definition, before)
+        terminal.tell("", f"changed: {first}{f' and {len(others)} more' if others else ''}")
 
 
-def _once(args: argparse.Namespace, submitted: str = "") -> _Round:
+def _once(args: argparse.Namespace, submitted: str = "") -> tuple[int, str]:
+    """Deploy, and return the exit code and the digest of the submitted bundle."""
     shows = not (args.json or terminal.is_quiet())
     with Deploy(_request(args), _show if shows else lambda _: None, say, submitted) as deploy:
-        _foresee(args, deploy)
+        if args.job or not deploy.definition.is_data:  # what the site would refuse, before anything is built or sent
+            foresight.of_deploy(args, deploy.profile, deploy.definition.name, deploy.definition.own_jobs)
         try:
             done = deploy.run()
         except KeyboardInterrupt:
             if not deploy.submitting:
                 raise
             tell_of_job(args, also=FINDS if deploy.finds_job else "")
-            return _Round(EXIT_INTERRUPTED)
+            return EXIT_INTERRUPTED, ""
         except (JobFailed, SpaceError, TransferError) as error:  # local errors; the site's have other classes
             if deploy.submitting:
                 error.message += "; the job may have been submitted"
@@ -125,23 +119,11 @@ def _once(args: argparse.Namespace, submitted: str = "") -> _Round:
             stages = [stage.record() for stage in deploy.stages]
             status = deploy.remote.site(["status", last]).record if done.job else None
             terminal.show_json({**done.record(), "stages": stages, "status": status})
-    return _Round(code, done.digest if done.job else "")
-
-
-def _foresee(args: argparse.Namespace, deploy: Deploy) -> None:
-    """Raise the error that the site would raise for the job, before anything is built or sent."""
-    if args.job or not deploy.definition.is_data:
-        foresight.of_deploy(args, deploy.profile, deploy.definition.name, deploy.definition.own_jobs)
+    return code, done.digest if done.job else ""
 
 
 def _request(args: argparse.Namespace) -> DeployRequest:
-    options = {name: value for name, value in vars(args).items() if name in DeployRequest._fields}
-    key, files = user_settings.path("key", args.key), settings.build_files()
-    return DeployRequest(**{**options, "words": _job_words(args), "key": key, "settings": files})
-
-
-def _job_words(args: argparse.Namespace) -> list[str]:
-    """Return the job's options as the site's command line accepts them."""
+    """Return the request, with the job's options as the site's command line accepts them."""
     parser = common.Parser(add_help=False)
     jobs.add_job_options(parser)
     words = []
@@ -150,10 +132,11 @@ def _job_words(args: argparse.Namespace) -> list[str]:
         if value == action.default:
             continue
         if isinstance(value, list):
-            words += [f"{name}={each}" for each in value]
+            words += [f"{name}={item}" for item in value]
         else:
             words.append(name if value is True else f"{name}={value}")
-    return words
+    key, files = user_settings.path("key", args.key), settings.build_files()
+    return common.from_options(DeployRequest, args, words=words, key=key, settings=files)
 
 
 def _follow(args: argparse.Namespace, deploy: Deploy, done: Deployed) -> tuple[int, str]:
@@ -180,27 +163,22 @@ def _follow_silently(args: argparse.Namespace, deploy: Deploy, done: Deployed) -
     """Wait until the job has ended, and with --again those that continue it. Return as ``_follow``."""
     job = done.job
     while True:
-        ended = _ended(deploy, job)
+        error: DeployerError | None = None
+        try:
+            deploy.remote.site(["status", job, "--wait"], timeout=_LONGEST)
+        except DeployerError as raised:
+            # Other errors, and local ones such as a timeout, reveal nothing about the job's end.
+            if raised.exit_code not in _ENDED or isinstance(raised, JobFailed):
+                raise
+            error = raised
         after = deploy.continuation(job) if args.again else None
         if after is None:
             break
         job = after.text("job")
-    if ended:
-        terminal.complain(ended.lines())
+    if error:
+        terminal.complain(error.lines())
     deploy.followed(done.job)
-    return (ended.exit_code if ended else EXIT_DONE), job
-
-
-def _ended(deploy: Deploy, job: str) -> DeployerError | None:
-    """Wait until a job has ended. Return the site's error if the job failed; None: success."""
-    try:
-        deploy.remote.site(["status", job, "--wait"], timeout=_LONGEST)
-    except DeployerError as error:
-        # Other errors, and local ones such as a timeout, reveal nothing about the job's end.
-        if error.exit_code not in _ENDED or isinstance(error, JobFailed):
-            raise
-        return error
-    return None
+    return (error.exit_code if error else EXIT_DONE), job
 
 
 def _show(stage: DeployStage) -> None:

@@ -50,20 +50,16 @@ def of_run(args: argparse.Namespace, profile: Profile) -> None:
         request = request._replace(warn=1)
     least = Job(request.job or args.image, [], 1, 1, 1, "00:00:02")
     asked = request.options.partition
-    own = [name for name, each in profile.partitions.items() if asked and asked in (name, each.queue)]
+    own = [name for name, partition in profile.partitions.items() if asked and asked in (name, partition.queue)]
     names = own or list(profile.partitions)
-    found = [_against(plan, least, request) for plan in _plans(profile, args.image, names)]
-    if found and len(found) == len(names) and all(found):  # otherwise the site may have a plan that permits it
-        raise next(filter(None, found))
-
-
-def _against(plan: Plan, job: Job, request: RunRequest) -> DeployerError | None:
-    """Return a plan's objection to a job, or None."""
-    try:
-        foresee(site_plans.of([plan], []), plan.bundle, [job], request)
-    except (Refused, UsageError) as error:
-        return error
-    return None
+    objections: list[DeployerError] = []
+    for plan in _plans(profile, args.image, names):
+        try:
+            foresee(site_plans.of([plan], []), plan.bundle, [least], request)
+        except (Refused, UsageError) as error:
+            objections.append(error)
+    if objections and len(objections) == len(names):  # otherwise the site may have a plan that permits it
+        raise objections[0]
 
 
 def _request(args: argparse.Namespace) -> RunRequest:

@@ -14,15 +14,12 @@ from deployer.connected.check import rehearsed
 from deployer.connected.ground import progress
 from deployer.connected.ground.reports import html_page
 from deployer.contract.base.errors import UsageError
-from deployer.contract.bundle.manifest import REHEARSALS_PREFIX, Manifest
+from deployer.contract.bundle.manifest import REHEARSALS_PREFIX
 from deployer.contract.bundle.sealed_file import read_manifest
-from deployer.contract.rehearsal.rehearsal import Rehearsal
 from deployer.system import files, terminal
 from deployer.system.trust.verify import begin, opened, read_manifest_block, read_seal, verify
 
 _KINDS = {"deb": "Debian", "pypi": "Python", "generic": "other"}
-#: The column width for a member's size.
-_SIZE = 14
 
 
 def add_parsers(subparsers: Any) -> None:
@@ -37,68 +34,60 @@ def add_parsers(subparsers: Any) -> None:
     common.flag(which, "--sbom", "print its SBOM (CycloneDX JSON) unchanged")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     """Show one of three views of a bundle."""
     if args.since and not args.html:
         raise UsageError("--since requires --html FILE", "without a page: deployer diff A.tar B.tar")
-    if args.html:
-        return _page(args)
-    if args.files:
-        return _files(args)
-    manifest, sbom, rehearsals = _read(args.bundle)
+    if args.html or args.files:
+        (_page if args.html else _files)(args)
+        return
+    with opened(args.bundle) as stream:
+        seal = read_seal(stream, args.bundle)
+        manifest = read_manifest(read_manifest_block(stream, seal), seal)
+        carries = any(member.name.startswith(REHEARSALS_PREFIX) for member in manifest.members)
+        rehearsals = rehearsed.of(begin(stream, args.bundle)) if carries else []
+        sbom = sboms.read(stream, manifest)
     document = sboms.parsed(sbom)
     if args.sbom:
         if sbom is None:
             raise UsageError(f"{args.bundle} has no SBOM", "an older version of deployer packed it: pack it again")
         terminal.show_text(sbom.decode())
-        return 0
+        return
     flags = end_of_support.flags(document, dt.datetime.now(dt.timezone.utc).date())
     packages = sboms.counts(document)
-    if args.json:
-        record = manifest.record()
-        record["segments"] = len(manifest.segments)
-        record["packages"] = packages if sbom else None
-        record["rehearsals"] = [outcome.record() for outcome in rehearsals]
-        record["out_of_support"] = [flag.record() for flag in flags]
-        terminal.show_json(record)
-        return 0
+    record = {
+        **manifest.record(),
+        "segments": len(manifest.segments),
+        "packages": packages if sbom else None,
+        "rehearsals": [outcome.record() for outcome in rehearsals],
+        "out_of_support": [flag.record() for flag in flags],
+    }
+    if common.as_json(args, record):
+        return
     show_manifest(manifest)
     for outcome in rehearsals:
         day = dt.datetime.fromtimestamp(outcome.date, dt.timezone.utc).date()
         where = f" for {outcome.site}" if outcome.site else ""
         terminal.show(*common.wrapped(f"job {outcome.job} rehearsed on {day}{where} {outcome.summary()}", "", "    "))
-    found = ", ".join(f"{count} {_KINDS.get(kind, kind)}" for kind, count in packages.items())
-    terminal.show(f"packages: {found or 'none known'}" if sbom else "packages: unknown, the bundle has no SBOM")
+    counts = ", ".join(f"{count} {_KINDS.get(kind, kind)}" for kind, count in packages.items())
+    terminal.show(f"packages: {counts or 'none known'}" if sbom else "packages: unknown, the bundle has no SBOM")
     for flag in flags:
         terminal.show(*common.wrapped(flag.line(), "", "    "))
-    return 0
 
 
-def _page(args: argparse.Namespace) -> int:
+def _page(args: argparse.Namespace) -> None:
     """Write the HTML page of a bundle."""
     from deployer.connected.bundle.about import officer_page
 
     files.check_not_folder(str(args.html))  # fail before reading the bundle
     html_page.write(args.html, officer_page.make(args.bundle, args.since, dt.datetime.now(dt.timezone.utc).date()))
     common.show_result(args, {"page": str(args.html)}, f"wrote {args.html}")
-    return 0
 
 
-def _files(args: argparse.Namespace) -> int:
+def _files(args: argparse.Namespace) -> None:
     """Print one line per entry, or one record per entry with --json."""
     with opened(args.bundle) as stream:
         with progress.bar("verify", Path(args.bundle).stat().st_size) as advance:
             verify(stream, args.bundle, progress=advance)  # a partial list of a damaged bundle would mislead
         for listed in files_of(begin(stream, args.bundle)):
             common.show_result(args, listed.record(), listed.line())
-    return 0
-
-
-def _read(path: str) -> tuple[Manifest, bytes | None, list[Rehearsal]]:
-    """Return a bundle's manifest, its SBOM or None, and the outcomes of its rehearsals."""
-    with opened(path) as stream:
-        seal = read_seal(stream, path)
-        manifest = read_manifest(read_manifest_block(stream, seal), seal)
-        carries = any(member.name.startswith(REHEARSALS_PREFIX) for member in manifest.members)
-        outcomes = rehearsed.of(begin(stream, path)) if carries else []
-        return manifest, sboms.read(stream, manifest), outcomes

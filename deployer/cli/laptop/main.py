@@ -81,50 +81,37 @@ GROUPS = {
 
 #: Common goals, and the commands that lead there, in order.
 PATHS = (
-    (
-        "from nothing to a job at a site that you can log in to",
-        (
-            "init trained",
-            "profile list",
-            "capture login1.example.org -o lab.yaml  # unless it is listed",
-            "deploy trained lab.yaml --nodes 2",
-            "result --site lab.yaml",
-        ),
-    ),
-    (
-        "to a site that is reached by a medium only",
-        (
-            "pyz -o deployer.pyz  # carry it there, and run its `capture`",
-            "build trained",
-            "pack trained --site lab.yaml -o trained.tar",
-            "push trained.tar --to DIR",
-        ),
-    ),
-    (
-        "as a site's admin, to publish the site's profile",
-        ("capture login1.example.org", "profile validate FILE.yaml", "profile publish FILE.yaml --key KEY -o DIR"),
-    ),
-)
+    ("from nothing to a job at a site that you can log in to", (
+        "init trained", "profile list", "capture login1.example.org -o lab.yaml  # unless it is listed",
+        "deploy trained lab.yaml --nodes 2", "result --site lab.yaml",
+    )),
+    ("to a site that is reached by a medium only", (
+        "pyz -o deployer.pyz  # carry it there, and run its `capture`", "build trained",
+        "pack trained --site lab.yaml -o trained.tar", "push trained.tar --to DIR",
+    )),
+    ("as a site's admin, to publish the site's profile", (
+        "capture login1.example.org", "profile validate FILE.yaml", "profile publish FILE.yaml --key KEY -o DIR",
+    )),
+)  # fmt: skip
 
-_THERE = "on the site: python3 deployer.pyz %s --help"
 #: Commands that exist only on the site. Here they produce a hint.
-_ELSEWHERE = {name: _THERE % name for name in ("exec", "install", "receipt", "receive", "shell", "take-plan")}
+_ELSEWHERE = {
+    name: f"on the site: python3 deployer.pyz {name} --help"
+    for name in ("exec", "install", "receipt", "receive", "shell", "take-plan")
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     if argv is None:  # started as a program, not from a test
         signal.signal(signal.SIGTERM, _interrupt)
-        _warn_about_namesake()
+        version = namesake.version()
+        if version:
+            other = f"another program, deployer {version}"
+            terminal.warn(f"{other}, is in this environment and has files of the same names")
+            terminal.hint("hint", "install deployer-hpc in an environment of its own: uv tool install, or pipx install")
     words = list(sys.argv[1:] if argv is None else argv)
     return common.run(front(), words, str(xdg.state_folder("logs")))
-
-
-def _warn_about_namesake() -> None:
-    version = namesake.version()
-    if version:
-        terminal.warn(f"another program, deployer {version}, is in this environment and has files of the same names")
-        terminal.hint("hint", "install deployer-hpc in an environment of its own: uv tool install, or pipx install")
 
 
 def _interrupt(*_: object) -> None:

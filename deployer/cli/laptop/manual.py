@@ -21,9 +21,8 @@ from deployer.system.tool import documents
 
 def add_parsers(subparsers: Any) -> None:
     """Register the command."""
-    command = subparsers.add_parser("man")
+    command = common.add_command(subparsers, "man", _man, has_record=False)
     common.add(command, "folder", "DIR", "where to write them, such as ~/.local/share/man/man1", type=Path)
-    command.set_defaults(run=_man)
 
 
 def _man(args: argparse.Namespace) -> None:

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -47,12 +46,16 @@ def run(args: argparse.Namespace) -> None:
         folder = status.text("folder")
         result = None
         if remote.has(folder, _NAME):
-            result = _result(remote.fetch(f"{folder}/{_NAME}", _LIMIT), status)
+            what = f"{_NAME} of {status.text('job')}"
+            data = remote.fetch(f"{folder}/{_NAME}", _LIMIT)
+            result = json_records.parse(data, what, TransferError, limit=json_records.MAX_LARGE)
+            if not isinstance(result, dict):
+                raise TransferError(f"{what} is not a JSON object")
         if args.output:
             remote.download(folder, args.output)
-        found = [] if args.output or args.json else remote.files_in(folder)
-    if args.json:
-        terminal.show_json({**status.record, "result": result, "fetched": str(args.output) if args.output else None})
+        written = [] if args.output or args.json else remote.files_in(folder)
+    fetched = str(args.output) if args.output else None
+    if common.as_json(args, {**status.record, "result": result, "fetched": fetched}):
         return
     _show(status, result)
     if args.output:
@@ -60,16 +63,14 @@ def run(args: argparse.Namespace) -> None:
         if result is not None:
             common.suggest(args, "report", str(args.output), "--html", "page.html")
         return
-    _show_files(found)
+    sizes: dict[str, list[int]] = {}  # by folder
+    for path, size in sorted(written):
+        top, below, _ = path.partition("/")
+        sizes.setdefault(top + below, []).append(size)
+    for name, group in sizes.items():
+        count = f"  ({counted(len(group), 'file')})" if name.endswith("/") else ""
+        terminal.show(f"{human(sum(group)):>12}  {name}{count}")
     common.suggest(args, "result", *site_options(args), status.text("job"), "-o", "DIR")
-
-
-def _result(data: bytes, status: Fields) -> json_records.Record:
-    what = f"{_NAME} of {status.text('job')}"
-    record = json_records.parse(data, what, TransferError, limit=json_records.MAX_LARGE)
-    if not isinstance(record, dict):
-        raise TransferError(f"{what} is not a JSON object")
-    return record
 
 
 def _show(status: Fields, result: json_records.Record | None) -> None:
@@ -93,17 +94,6 @@ def _show(status: Fields, result: json_records.Record | None) -> None:
     if result is not None:
         terminal.show(in_words.line(result))
     terminal.show(f"on the site: {status.text('folder')}")
-
-
-def _show_files(found: Iterable[tuple[str, int]]) -> None:
-    """Print the files of a job, grouped by folder."""
-    sizes: dict[str, list[int]] = {}
-    for path, size in sorted(found):
-        top, below, _ = path.partition("/")
-        sizes.setdefault(top + below, []).append(size)
-    for name, each in sizes.items():
-        count = f"  ({counted(len(each), 'file')})" if name.endswith("/") else ""
-        terminal.show(f"{human(sum(each)):>12}  {name}{count}")
 
 
 def _json(value: Any, before: str = "") -> str:

@@ -44,13 +44,10 @@ def build_files(args: argparse.Namespace | None = None) -> dict[str, Any]:
 
 
 def _config(args: argparse.Namespace) -> None:
-    found = user_settings.in_effect()
-    path = user_settings.config_file()
-    if args.json:
-        record = {name: {"value": each.value, "from": each.origin or None} for name, each in found.items()}
-        terminal.show_json({"file": str(path), "settings": record})
+    path, in_effect = user_settings.config_file(), user_settings.in_effect()
+    record = {name: {"value": setting.value, "from": setting.origin or None} for name, setting in in_effect.items()}
+    if common.as_json(args, {"file": str(path), "settings": record}):
         return
     terminal.show(f"settings file: {path}{'' if path.exists() else ' (there is none)'}")
-    rows = [[each.name, each.value or "-", each.origin or "not set"] for each in found.values()]
-    for line in common.table(("SETTING", "VALUE", "FROM"), rows):
-        terminal.show(line)
+    rows = [[name, setting.value or "-", setting.origin or "not set"] for name, setting in in_effect.items()]
+    terminal.show(*common.table(("SETTING", "VALUE", "FROM"), rows))

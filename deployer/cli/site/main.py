@@ -11,25 +11,15 @@ from deployer.contract.base.errors import UsageError
 #: The commands by task, in the order of ``--help``.
 GROUPS = {
     "receive and install bundles": (
-        Command(
-            "verify",
-            "site.images",
-            "check every byte of a bundle, its signatures and the policies",
-            "trained.tar --signers allowed_signers",
-        ),
+        Command("verify", "site.images", "check every byte of a bundle, its signatures and the policies",
+                "trained.tar --signers allowed_signers"),
         Command("inspect", "site.inspection", "show the jobs, sizes and signers of a bundle", "/media/usb/trained"),
-        Command(
-            "install",
-            "site.installs",
-            "verify a bundle and unpack it under the root folder",
-            "trained.tar --root /scratch/me/deployer",
-        ),
-        Command(
-            "receive", "site.installs", "rebuild a bundle from carried parts, and install it", "/media/usb/trained"
-        ),
-        Command(
-            "receipt", "site.transfers", "list the segments that this site has, for push --to --have", "-o receipt.json"
-        ),
+        Command("install", "site.installs", "verify a bundle and unpack it under the root folder",
+                "trained.tar --root /scratch/me/deployer"),
+        Command("receive", "site.installs", "rebuild a bundle from carried parts, and install it",
+                "/media/usb/trained"),
+        Command("receipt", "site.transfers", "list the segments that this site has, for push --to --have",
+                "-o receipt.json"),
         Command("take-plan", "site.installs", "use a newer plan for an installed image", "trained.plan"),
     ),
     "run jobs": (
@@ -52,15 +42,11 @@ GROUPS = {
     ),
     "examine the site": (
         Command("doctor", "site.doctor", "test each layer from the kernel to Horovod on two nodes", "trained"),
-        Command(
-            "capture",
-            "site.capture",
-            "write a profile of this site; changes nothing there",
-            "--partitions all -o site.json",
-        ),
+        Command("capture", "site.capture", "write a profile of this site; changes nothing there",
+                "--partitions all -o site.json"),
     ),
     "get help": (Command("explain", "site.explain", "explain the code of a finding or an exit code", "mpi.family"),),
-}
+}  # fmt: skip
 
 #: The goals of a site's users, each with the commands to reach it, in order.
 PATHS = (

@@ -24,7 +24,7 @@ from deployer.contract.rules import drift
 from deployer.system import files
 
 #: The folder on the site, removed at the end.
-_FOLDER = "~/.deployer-capture"
+FOLDER = "~/.deployer-capture"
 #: Pythons to try. RHEL's own is not in PATH, and other systems have a newer one beside an outdated ``python3``.
 _PYTHONS = [
     "python3", "/usr/bin/python3", "/usr/libexec/platform-python", *(f"python3.{minor}" for minor in range(14, 5, -1))
@@ -39,7 +39,6 @@ _MAX_PROFILE, _MAX_FACTS = 4 * 1024 * 1024, 32 * 1024 * 1024
 _DECISIONS, _LOGIN_DECISIONS = ("extends", "workspace", "policy"), ("transfer", "inbox")
 
 
-#: A partition as the site's deployer reports it.
 class CapturedPartition(NamedTuple):
     """The state of a partition's capture, as the site's program reports it.
 
@@ -78,7 +77,7 @@ class SiteRequest(NamedTuple):
     partitions: str = "all"
     name: str | None = None
     ssh_config: Path | None = None
-    folder: str = _FOLDER
+    folder: str = FOLDER
     workspace: str | None = None
     options: Sequence[str] = ()
     python: str | None = None
@@ -196,7 +195,7 @@ def _words(request: SiteRequest, remote: Remote) -> list[str]:
 def _clean(request: SiteRequest, remote: Remote) -> None:
     """Remove the result from the site, and also our folder unless a capture in it still waits for jobs."""
     remote.remove([request.captured.name, request.facts.name])
-    if request.folder == _FOLDER:  # queued jobs use its deployer.pyz
+    if request.folder == FOLDER:  # queued jobs use its deployer.pyz
         remote.remove(["deployer.pyz", "incoming", "images", "logs", ""], unless="*.parts")
 
 
