@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from deployer.cli.site.common import Front, Parser
+from deployer.cli.site.common import Front, Parser, verbs
 
 
 class Argument(NamedTuple):
@@ -23,6 +23,10 @@ class Argument(NamedTuple):
     words: tuple[str, ...]
     text: str
     required: bool
+
+    @property
+    def shown(self) -> str:
+        return f"{', '.join(self.names)} {self.value}".strip()
 
 
 class Described(NamedTuple):
@@ -48,14 +52,12 @@ class Described(NamedTuple):
 def commands(front: Front) -> list[Described]:
     """Return all commands that ``--help`` lists, each followed by its subcommands."""
     summaries = {command.name: command.summary for command in front.table.values()}
-    found: list[Described] = []
-    for name, parser in zip(front.table, front.command_parsers(), strict=True):
-        found += _described((name,), summaries[name], parser)
-    return found
+    parsers = zip(front.table, front.command_parsers(), strict=True)
+    return [item for name, parser in parsers for item in _described((name,), summaries[name], parser)]
 
 
 def _described(words: tuple[str, ...], summary: str, parser: argparse.ArgumentParser) -> Iterator[Described]:
-    subs = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    subs = verbs(parser)
     names = tuple(str(name) for action in subs for name in action.choices)
     formatter = parser._get_formatter()
     arguments = tuple(
@@ -66,7 +68,7 @@ def _described(words: tuple[str, ...], summary: str, parser: argparse.ArgumentPa
     usage = " ".join(parser.format_usage().split()).removeprefix("usage: ")
     yield Described(words, summary, usage, parser.example if isinstance(parser, Parser) else "", arguments, names)
     for action in subs:
-        helps = {each.dest: each.help or "" for each in action._choices_actions}
+        helps = {choice.dest: choice.help or "" for choice in action._choices_actions}
         for name, child in action.choices.items():
             yield from _described((*words, str(name)), helps.get(str(name), child.description or ""), child)
 

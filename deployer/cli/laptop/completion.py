@@ -35,11 +35,10 @@ def script(front: Front, shell: str) -> str:
 
 def _complete_values(parser: argparse.ArgumentParser, files: object) -> None:
     """Let a shell complete argument values with known words, otherwise with files."""
+    for verb in (verb for action in common.verbs(parser) for verb in action.choices.values()):
+        _complete_values(verb, files)
     for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for verb in action.choices.values():
-                _complete_values(verb, files)
-        elif hasattr(action, "words"):
+        if hasattr(action, "words"):
             action.choices = action.words()
         elif action.nargs != 0 and action.choices is None:
             vars(action)["complete"] = files  # shtab reads it

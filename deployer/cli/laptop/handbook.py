@@ -5,11 +5,11 @@ Used by scripts/docs.
 
 import re
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from deployer.cli.laptop import main as laptop
 from deployer.cli.laptop import variables
-from deployer.cli.laptop.command_tree import Argument, commands
+from deployer.cli.laptop.command_tree import commands
 from deployer.cli.site import main as site
 from deployer.cli.site.common import Front
 from deployer.connected.image.definition import definition
@@ -49,52 +49,43 @@ def _page(title: str, blocks: Iterator[str] | list[str]) -> str:
 
 
 def _commands(front: Front) -> Iterator[str]:
-    found = commands(front)
+    described = commands(front)
     for title, listed in front.groups.items():
         yield f"## {title[0].upper()}{title[1:]}"
-        for command in listed:
-            for each in found:
-                if each.words[0] != command.name:
-                    continue
-                yield f"### {front.prog} {' '.join(each.words)}"
-                yield f"{each.summary[:1].upper()}{each.summary[1:].rstrip('.')}."
-                yield _block(_usage(each.usage))
-                if each.arguments:
-                    yield "| argument | meaning |\n|---|---|\n" + "\n".join(map(_row, each.arguments))
-                if each.example:
-                    yield f"Example:\n\n{_block(each.example)}"
+        for command in (command for name in listed for command in described if command.words[0] == name.name):
+            yield f"### {front.prog} {' '.join(command.words)}"
+            yield f"{command.summary[:1].upper()}{command.summary[1:].rstrip('.')}."
+            # The usage in lines that fit a page, broken between arguments.
+            whole = re.sub(r"\[[^]]*\]", lambda argument: argument[0].replace(" ", "\xa0"), command.usage)
+            usage = textwrap.fill(whole, 88, subsequent_indent="    ", break_on_hyphens=False)
+            yield _block(usage.replace("\xa0", " "))
+            if command.arguments:
+                yield _table("argument", ((argument.shown, argument.text) for argument in command.arguments))
+            if command.example:
+                yield f"Example:\n\n{_block(command.example)}"
 
 
-def _usage(text: str) -> str:
-    """Return a command's usage in lines that fit a page, broken between arguments."""
-    whole = re.sub(r"\[[^]]*\]", lambda argument: argument[0].replace(" ", "\xa0"), text)
-    return textwrap.fill(whole, 88, subsequent_indent="    ", break_on_hyphens=False).replace("\xa0", " ")
-
-
-def _row(argument: Argument) -> str:
-    shown = " ".join(filter(None, [", ".join(argument.names), argument.value]))
-    return f"| `{shown}` | {_cell(argument.text)} |"
+def _table(name: str, rows: Iterable[tuple[str, str]]) -> str:
+    """Return a table of names and their meanings."""
+    lines = (f"| `{word}` | {_cell(meaning)} |" for word, meaning in rows)
+    return f"| {name} | meaning |\n|---|---|\n" + "\n".join(lines)
 
 
 def _variables() -> Iterator[str]:
     order = "An option overrides a variable, and a variable overrides the settings file"
     yield f"{order}: [Settings](../laptop.md#settings)."
     for title, readers in _READERS.items():
-        rows = [
-            f"| {', '.join(f'`{name}`' for name in each.names)} | {_cell(each.text)} |"
-            for each in variables.read_by(readers)
-        ]
         yield f"## {title}"
-        yield "| variable | meaning |\n|---|---|\n" + "\n".join(rows)
+        yield _table("variable", (("`, `".join(item.names), item.text) for item in variables.read_by(readers)))
     yield f"Variables that find the other ranks (`RANK`, `MASTER_ADDR`, ...) are in the [guide]({_RANKS})."
 
 
 def _codes(section: Callable[[str], str]) -> Iterator[str]:
-    found = pages.pages(documents.read())
+    every = pages.pages(documents.read())
     for topic, when in pages.TOPICS.items():
         yield f"## {topic[0].upper()}{topic[1:]}"
         yield f"{when[0].upper()}{when[1:]}."
-        listed = [page for page in found if page.topic == topic]
+        listed = [page for page in every if page.topic == topic]
         rows = [f"| [`{page.code}`]({_link(page, section)}) | {_cell(page.summary)} |" for page in listed]
         yield "| code | meaning |\n|---|---|\n" + "\n".join(rows)
     yield "`deployer explain CODE` prints the page of a code; `python3 deployer.pyz explain CODE` does so on the site."
@@ -103,7 +94,7 @@ def _codes(section: Callable[[str], str]) -> Iterator[str]:
 def _link(page: pages.Page, section: Callable[[str], str]) -> str:
     """Return the path of a page's section."""
     topic = "check" if page.topic == "rehearse" else page.topic
-    name = next(name for name, each in pages.DOCUMENTS.items() if each == topic)
+    name = next(name for name, subject in pages.DOCUMENTS.items() if subject == topic)
     heading = f"{page.code}: {page.title}" if page.title else page.code
     return f"../{name}#{section(heading)}"
 

@@ -105,13 +105,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     if argv is None:  # started as a program, not from a test
         signal.signal(signal.SIGTERM, _interrupt)
-        version = namesake.version()
-        if version:
-            other = f"another program, deployer {version}"
-            terminal.warn(f"{other}, is in this environment and has files of the same names")
-            terminal.hint("hint", "install deployer-hpc in an environment of its own: uv tool install, or pipx install")
+        _warn_about_namesake()
     words = list(sys.argv[1:] if argv is None else argv)
     return common.run(front(), words, str(xdg.state_folder("logs")))
+
+
+def _warn_about_namesake() -> None:
+    version = namesake.version()
+    if version:
+        terminal.warn(f"another program, deployer {version}, is in this environment and has files of the same names")
+        terminal.hint("hint", "install deployer-hpc in an environment of its own: uv tool install, or pipx install")
 
 
 def _interrupt(*_: object) -> None:

@@ -37,50 +37,48 @@ def _man(args: argparse.Namespace) -> None:
 
 def pages_of(*fronts: Front) -> dict[str, str]:
     """Return man pages by file name: one per command line and one per command."""
-    made = {}
+    written = {}
     for front in fronts:
-        found = commands(front)
-        made[front.prog] = _overview(front, found)
-        for each in found:
-            name = "-".join([front.prog, *each.words])
-            made[name] = _page(name, front.prog, each)
-    return {f"{name}.1": "\n".join(lines) + "\n" for name, lines in made.items()}
+        described = commands(front)
+        written[front.prog] = _overview(front, described)
+        for command in described:
+            name = "-".join([front.prog, *command.words])
+            written[name] = _page(name, front.prog, command)
+    return {f"{name}.1": "\n".join(lines) + "\n" for name, lines in written.items()}
 
 
-def _overview(front: Front, found: list[Described]) -> Iterator[str]:
+def _overview(front: Front, described: list[Described]) -> Iterator[str]:
     yield from _head(front.prog, " ".join(front.text.split()).rstrip("."))
     yield from (".SH SYNOPSIS", f".B {_roff(front.prog)}", "COMMAND ...", ".SH COMMANDS")
-    examples = {each.words: each.example for each in found}
+    examples = {command.words: command.example for command in described}
     for title, listed in front.groups.items():
         yield f".SS {_roff(title)}"
         for command in listed:
             yield from (".TP", f".B {_roff(command.name)}", _roff(command.summary) + ".")
             yield from (".br", f"Example: {_roff(examples[(command.name,)])}")
     yield ".SH ENVIRONMENT"
-    for variable in variables.read_by(
-        variables.BOTH, variables.SITE if front.prog == "deployer.pyz" else variables.LAPTOP
-    ):
+    reader = variables.SITE if front.prog == "deployer.pyz" else variables.LAPTOP
+    for variable in variables.read_by(variables.BOTH, reader):
         yield from (".TP", f".B {_roff(', '.join(variable.names))}", _roff(variable.text))
     yield ".SH EXIT STATUS"
     for page in pages.pages(documents.read()):
         if page.topic == "exit codes":
             yield from (".TP", f".B {page.code}", _roff(page.summary))
-    yield from (".SH SEE ALSO", ", ".join(f"{_roff(front.prog)}\\-{_roff(each.words[0])}(1)" for each in found))
+    yield from (
+        ".SH SEE ALSO",
+        ", ".join(f"{_roff(front.prog)}\\-{_roff(command.words[0])}(1)" for command in described),
+    )
 
 
-def _page(name: str, prog: str, each: Described) -> Iterator[str]:
-    yield from _head(name, each.summary)
-    yield from (".SH SYNOPSIS", _roff(each.usage), ".SH OPTIONS")
-    for argument in each.arguments:
-        yield from (
-            ".TP",
-            f".B {_roff(', '.join(argument.names) + ' ' + argument.value).strip()}",
-            _roff(argument.text),
-        )
-    if each.subcommands:
-        yield from (".SH COMMANDS", ", ".join(map(_roff, each.subcommands)))
-    if each.example:
-        yield from (".SH EXAMPLE", ".nf", _roff(each.example), ".fi")
+def _page(name: str, prog: str, command: Described) -> Iterator[str]:
+    yield from _head(name, command.summary)
+    yield from (".SH SYNOPSIS", _roff(command.usage), ".SH OPTIONS")
+    for argument in command.arguments:
+        yield from (".TP", f".B {_roff(argument.shown)}", _roff(argument.text))
+    if command.subcommands:
+        yield from (".SH COMMANDS", ", ".join(map(_roff, command.subcommands)))
+    if command.example:
+        yield from (".SH EXAMPLE", ".nf", _roff(command.example), ".fi")
     yield from (".SH SEE ALSO", f"{_roff(prog)}(1)")
 
 

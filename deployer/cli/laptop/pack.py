@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from deployer.connected.site_profile.profile import Profile
-    from deployer.contract.rehearsal.rehearsal import Rehearsal
 
 
 #: The parts in ``deployer.connected.bundle.kit``. Importing that module only for the names would be slow.
@@ -81,10 +80,15 @@ def run(args: argparse.Namespace) -> int:
             _checking(args),
             terminal.tell,
         )
-    outcome = _rehearsed(args.output, sites) if args.rehearse else None
+    outcome = None
+    if args.rehearse:  # the first job, for the first site
+        from deployer.connected.bundle import rehearsals
+        from deployer.connected.rehearse.ask import ways
+
+        outcome = ways.usual(args.output, None, sites[0] if sites else None, terminal.tell)
+        rehearsals.record(Path(args.output), outcome)  # the bundle has no signatures yet
     code = outcome.exit_code if outcome else 0
-    if args.json:
-        terminal.show_json({**packed.record(), **({"rehearsal": outcome.record()} if outcome else {})})
+    if common.as_json(args, {**packed.record(), **({"rehearsal": outcome.record()} if outcome else {})}):
         return code
     image = packed.manifest.image
     frames = sum(segment.kind == FRAME for segment in packed.manifest.segments)
@@ -93,10 +97,8 @@ def run(args: argparse.Namespace) -> int:
         if image.entries
         else "only data"
     )
-    terminal.show(
-        f"packed {packed.manifest.name}:{packed.manifest.version}: {human(packed.size)} ({what}): {packed.path}"
-    )
-    terminal.show(f"digest {packed.digest}")
+    label = f"{packed.manifest.name}:{packed.manifest.version}"
+    terminal.show(f"packed {label}: {human(packed.size)} ({what}): {packed.path}", f"digest {packed.digest}")
     if packed.manifest.changes:
         terminal.show("changes: " + in_words(packed.manifest.changes))
     for name, plan in packed.named_plans():
@@ -141,16 +143,6 @@ def _rehearsal_due(args: argparse.Namespace, packed: packing.Packed, profiles: "
     return [job.name for job in packed.manifest.jobs[int(args.rehearse) :]][:1]  # --rehearse has done the first
 
 
-def _rehearsed(bundle: str, sites: "list[Profile]") -> "Rehearsal":
-    """Rehearse the first job of a bundle, and store the outcome in it."""
-    from deployer.connected.bundle import rehearsals
-    from deployer.connected.rehearse.ask import ways
-
-    outcome = ways.usual(bundle, None, sites[0] if sites else None, terminal.tell)
-    rehearsals.record(Path(bundle), outcome)  # the bundle has no signatures yet
-    return outcome
-
-
 def _checking(args: argparse.Namespace) -> Checking:
     """Return the settings for checking the plans."""
     of_check = [code for code in args.accept if not (args.definition and code in RULES and code != commands.CODE)]
@@ -192,10 +184,10 @@ def _contents(args: argparse.Namespace, sites: "list[Profile]") -> Contents:
 
 
 def _profiles(names: list[str], mpi: str | None, launch: str | None) -> "list[Profile]":
+    if not names and (mpi or launch):
+        option = "--mpi" if mpi else "--launch"
+        raise UsageError(f"{option} requires --site", "without a site, the bundle uses its own MPI")
     if not names:
-        if mpi or launch:
-            option = "--mpi" if mpi else "--launch"
-            raise UsageError(f"{option} requires --site", "without a site, the bundle uses its own MPI")
         return []
     from deployer.connected.transfer.published import profile_of
 
@@ -205,8 +197,6 @@ def _profiles(names: list[str], mpi: str | None, launch: str | None) -> "list[Pr
 def _site(text: str) -> tuple[str, list[str]]:
     """Return the site, and the partition names after the last colon. A file name may also contain a colon."""
     site, colon, partitions = text.rpartition(":")
-    if site == "ssh":  # ssh:HOST
-        return text, []
-    if not colon or "/" in partitions or Path(text).exists():
+    if site == "ssh" or not colon or "/" in partitions or Path(text).exists():  # ssh:HOST
         return text, []
     return site, [name for name in partitions.split(",") if name]

@@ -8,7 +8,6 @@ from typing import Any
 
 from deployer.cli.site import common
 from deployer.connected.site_profile.importers import files as importers
-from deployer.connected.site_profile.importers.draft import Draft
 from deployer.contract.base.errors import UsageError
 from deployer.contract.base.text import counted
 from deployer.system import files, terminal
@@ -35,32 +34,20 @@ def _import(args: argparse.Namespace) -> None:
         raise UsageError(f"{args.output} exists", "remove it, or select another file with -o")
     draft = importers.draft(args.files, args.name)
     if args.output:
-        with files.published(str(args.output)) as stream:
-            stream.write(draft.yaml().encode())
-    if args.json:
-        record = {
-            "profile": draft.tree(),
-            "sources": draft.sources(),
-            "not_expressed": [each.record() for each in draft.unexpressed],
-        }
-        terminal.show_json(record)
+        files.write_text(str(args.output), draft.yaml())
+    left_out = [item.record() for item in draft.unexpressed]
+    if common.as_json(args, {"profile": draft.tree(), "sources": draft.sources(), "not_expressed": left_out}):
         return
     if not args.output:
         terminal.show_text(draft.yaml())
-    _summary(draft, args.output)
-    if args.output:
-        common.suggest(args, "profile", "validate", str(args.output))
-
-
-def _summary(draft: Draft, output: Path | None) -> None:
-    """Print what was imported and what was not, separate from a draft on stdout."""
-    stream = sys.stdout if output else sys.stderr
-    kinds = Counter(each.kind for each in draft.unexpressed)
-    where = f" in {output}" if output else ""
+    # The summary is separate from a draft on standard output.
+    stream = sys.stdout if args.output else sys.stderr
+    where = f" in {args.output}" if args.output else ""
     terminal.show(f"{counted(draft.count(), 'fact')}{where}; not expressed: {len(draft.unexpressed)}", stream=stream)
-    if output:
-        for each in draft.unexpressed:
-            terminal.show(*common.wrapped(str(each), "  ", "    "), stream=stream)
+    if args.output:
+        for item in draft.unexpressed:
+            terminal.show(*common.wrapped(str(item), "  ", "    "), stream=stream)
+        common.suggest(args, "profile", "validate", str(args.output))
     else:
-        for kind, count in kinds.most_common():
+        for kind, count in Counter(item.kind for item in draft.unexpressed).most_common():
             terminal.show(f"  {count:4} {kind}", stream=stream)

@@ -71,23 +71,22 @@ def _list(args: argparse.Namespace) -> None:
     today = date.today()  # noqa: DTZ011  facts have a date, no time
     for site in (*search.names(), *published.sites()):
         try:
-            found = published.used(site, lambda _: None)
+            resolved = published.used(site, lambda _: None)
         except DeployerError as error:
             path = search.names().get(site)
             if path and search.is_curated(path):
                 raise
             terminal.complain([f"deployer: {path or site}: {error.message}"])  # continue with the others
             continue
-        if found.paths[0] not in [each.paths[0] for each in rows.values()]:
-            rows[site] = found
-    gone = [site for site, found in rows.items() if found.profile.retired and not args.all]
-    shown = [(site, found.paths[0], found.profile) for site, found in rows.items() if site not in gone]
-    if args.json:
-        about = {
-            site: {**summary(profile, today)._asdict(), "description": profile.description, "file": str(path)}
-            for site, path, profile in shown
-        }
-        terminal.show_json({"profiles": list(about), "about": about})
+        if resolved.paths[0] not in [row.paths[0] for row in rows.values()]:
+            rows[site] = resolved
+    gone = [site for site, row in rows.items() if row.profile.retired and not args.all]
+    shown = [(site, row.paths[0], row.profile) for site, row in rows.items() if site not in gone]
+    about = {
+        site: {**summary(profile, today)._asdict(), "description": profile.description, "file": str(path)}
+        for site, path, profile in shown
+    }
+    if common.as_json(args, {"profiles": list(about), "about": about}):
         return
     if not shown:
         hint = "the installation of deployer is incomplete: install it again"
@@ -97,60 +96,46 @@ def _list(args: argparse.Namespace) -> None:
         where = "" if search.is_curated(path) else f"{path}: "
         retired = f"switched off ({profile.retired}). " if profile.retired else ""
         cells.append([site, f"{retired}{summary(profile, today)}. {where}{profile.description}"])
-    for line in common.table(("SITE", "FACTS AND DESCRIPTION"), cells):
-        terminal.show(line)
+    terminal.show(*common.table(("SITE", "FACTS AND DESCRIPTION"), cells))
     if gone:
         terminal.show(*common.wrapped(f"switched off, with --all: {', '.join(gone)}", "", "  "))
 
 
 def _show(args: argparse.Namespace) -> None:
-    found = published.used(args.site)
-    record = found.profile.model_dump(mode="json", exclude_unset=True)
+    resolved = published.used(args.site)
+    profile = resolved.profile
+    record = profile.model_dump(mode="json", exclude_unset=True)
     if not args.files:
-        _leave_files_out(record)
-    if args.json:
-        terminal.show_json(record)
+        groups = (record, record.get("login"), *(record.get("mpi") or {}).values())
+        for group in (*groups, *(record.get("partitions") or {}).values()):
+            for key in ("files", "links") if isinstance(group, dict) else ():
+                group.pop(key, None)
+    if common.as_json(args, record):
         return
-    for path in found.paths:
+    for path in resolved.paths:
         terminal.show(f"# {os.path.relpath(path)}: {search.label(path)}")
     # Sources are printed at the end with their ages.
     rows = [(place, value) for place, value in _leaves((), record) if value not in ({}, []) and "source" not in place]
     for place, value in rows:
-        terminal.show(*_with_origin(f"{'.'.join(place)}: {_written(value)}", f"# {_origin(found, place)}"))
-    for each in profiles.age(found.profile, date.today()):  # noqa: DTZ011  facts have a date, no time
-        days = "not known" if each.days is None else counted(each.days, "day")
-        source = f"{each.source.kind}, {each.source.where}, {each.source.date or 'no date'}"
-        terminal.show(*common.wrapped(f"age of {each.group}: {days} ({source})", "", "  "))
-    if found.profile.retired:
-        terminal.show(f"this machine was switched off: {found.profile.retired}")
-    _show_captured(found.profile)
-    _show_gaps(args.site, found.profile, gaps.find(found.profile))
-
-
-def _show_captured(profile: Profile) -> None:
-    """Print the facts that only a capture can add to a profile."""
+        path, line = resolved.layers.at(place)
+        origin = f"# {os.path.relpath(path)}:{line}"
+        if profile.facts and ("files" in place or "links" in place):
+            origin = f"# {profile.facts.file}"
+        text = f"{'.'.join(place)}: {json.dumps(value, ensure_ascii=False)}"
+        room = terminal.columns() - len(origin) - 2
+        one_line = [f"{text:<{room}}  {origin}"]
+        two_lines = [*common.wrapped(text, "", "    "), f"{origin:>{terminal.columns()}}"]
+        terminal.show(*(one_line if len(text) <= room else two_lines))
+    for age in profiles.age(profile, date.today()):  # noqa: DTZ011  facts have a date, no time
+        days = "not known" if age.days is None else counted(age.days, "day")
+        source = f"{age.source.kind}, {age.source.where}, {age.source.date or 'no date'}"
+        terminal.show(*common.wrapped(f"age of {age.group}: {days} ({source})", "", "  "))
+    if profile.retired:
+        terminal.show(f"this machine was switched off: {profile.retired}")
     lacking = only_captured(profile)
     if lacking:
         terminal.show(*common.wrapped("only a capture can tell: " + ", ".join(lacking), "", "  "))
-
-
-def _with_origin(text: str, origin: str) -> list[str]:
-    """Return a value and its origin in one line if the terminal is wide enough, otherwise in two."""
-    room = terminal.columns() - len(origin) - 2
-    if len(text) <= room:
-        return [f"{text:<{room}}  {origin}"]
-    return [*common.wrapped(text, "", "    "), f"{origin:>{terminal.columns()}}"]
-
-
-def _origin(found: Resolved, place: KeyPath) -> str:
-    if found.profile.facts and ("files" in place or "links" in place):
-        return found.profile.facts.file
-    path, line = found.layers.at(place)
-    return f"{os.path.relpath(path)}:{line}"
-
-
-def _written(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False)
+    _show_gaps(args.site, profile, gaps.find(profile))
 
 
 def _leaves(above: KeyPath, record: dict[str, Any]) -> Iterator[tuple[KeyPath, object]]:
@@ -159,18 +144,6 @@ def _leaves(above: KeyPath, record: dict[str, Any]) -> Iterator[tuple[KeyPath, o
             yield from _leaves((*above, key), value)
         else:
             yield (*above, key), value
-
-
-def _leave_files_out(record: dict[str, Any]) -> None:
-    for group in (
-        record,
-        record.get("login"),
-        *(record.get("mpi") or {}).values(),
-        *(record.get("partitions") or {}).values(),
-    ):
-        for key in ("files", "links"):
-            if isinstance(group, dict):
-                group.pop(key, None)
 
 
 def _validate(args: argparse.Namespace) -> None:
@@ -182,12 +155,10 @@ def _validate(args: argparse.Namespace) -> None:
         except DeployerError as error:
             errors += error.details or [error.message]
     if errors:
-        count = counted(len(errors), "error")
-        raise UsageError(f"{', '.join(args.sites)}: {count}", details=errors)
+        raise UsageError(f"{', '.join(args.sites)}: {counted(len(errors), 'error')}", details=errors)
     missing = {profile.name: gaps.find(profile) for _, profile in valid}
-    if args.json:
-        lacks = {name: [gap.record() for gap in found] for name, found in missing.items()}
-        terminal.show_json({"valid": True, "names": list(missing), "missing": lacks})
+    lacks = {name: [gap.record() for gap in lacking] for name, lacking in missing.items()}
+    if common.as_json(args, {"valid": True, "names": list(missing), "missing": lacks}):
         return
     for site, profile in valid:
         terminal.show(f"{profile.name} is valid")
@@ -199,31 +170,29 @@ def _validate(args: argparse.Namespace) -> None:
         common.suggest(args, "capture", profile.login.host)
 
 
-def _show_gaps(site: str, profile: Profile, found: list[gaps.Gap]) -> None:
+def _show_gaps(site: str, profile: Profile, lacking: list[gaps.Gap]) -> None:
     """Print the facts that plans lack, and a profile with examples to paste."""
-    if not found:
+    if not lacking:
         return
-    if [gap.place for gap in found] == [_HOST]:
+    if [gap.place for gap in lacking] == [_HOST]:
         terminal.show("", f"`push` to {profile.name} needs one more fact; plans can be made:")
     else:
-        terminal.show("", f"{profile.name} cannot be planned for yet: it lacks {counted(len(found), 'fact')}:")
-    for gap in found:
+        terminal.show("", f"{profile.name} cannot be planned for yet: it lacks {counted(len(lacking), 'fact')}:")
+    for gap in lacking:
         terminal.show(*common.wrapped(".".join(gap.place) or f"{gap.message}: {gap.hint}", "  ", "    "))
-    if any(gap.place for gap in found):
+    if any(gap.place for gap in lacking):
         terminal.show("correct the examples in these lines, and save them as a new profile:", "")
         extends = site if site in search.names() else str(Path(site).resolve())
-        terminal.show(*gaps.lines(profile, found, extends))
+        terminal.show(*gaps.lines(profile, lacking, extends))
 
 
 def _diff(args: argparse.Namespace) -> None:
-    found = drift.between(*(profiles.comparable(profiles.load(site)) for site in (args.old, args.new)))
-    if args.json:
-        terminal.show_json({"differences": [each.record() for each in found]})
+    changes = drift.between(*(profiles.comparable(profiles.load(site)) for site in (args.old, args.new)))
+    if common.as_json(args, {"differences": [change.record() for change in changes]}):
         return
-    for each in found:
-        terminal.show(str(each))
-        terminal.show(f"         {each.severity}: {each.meaning}")
-    terminal.show(counted(len(found), "difference") if found else "no differences")
+    for change in changes:
+        terminal.show(str(change), f"         {change.severity}: {change.meaning}")
+    terminal.show(counted(len(changes), "difference") if changes else "no differences")
 
 
 def _sign(args: argparse.Namespace) -> None:

@@ -13,7 +13,7 @@ from deployer.connected.rehearse.ask.ways import WAYS, plan_of, rehearsed
 from deployer.contract.base.errors import Refused, UsageError
 from deployer.contract.bundle import limits
 from deployer.contract.bundle.job import check_time, seconds
-from deployer.contract.rehearsal.rehearsal import CODES, Rehearsal
+from deployer.contract.rehearsal.rehearsal import CODES
 from deployer.contract.rules.findings import refused
 from deployer.contract.rules.verdict import RUN
 from deployer.system import files, terminal
@@ -21,8 +21,6 @@ from deployer.system.trust.verify import begin, opened
 
 if TYPE_CHECKING:
     from deployer.contract.site.plan import Plan
-
-_TIME = "2m"
 
 
 def add_parsers(subparsers: Any) -> None:
@@ -36,7 +34,7 @@ def add_parsers(subparsers: Any) -> None:
     command.add_argument("--partition", help="with --site: of this partition (default: the first)")
     common.add(command, "--ranks", "N", "number of ranks (default: 2, if the job has as many)", type=int)
     text = "end the job after this time, as the site does: 90s, 2m, 1h or [D-]HH:MM:SS (default: %(default)s)"
-    common.add(command, "--time", "TIME", text, type=check_time, default=_TIME)
+    common.add(command, "--time", "TIME", text, type=check_time, default="2m")
     text = "bind this folder or file into the container, as run does; may be repeated"
     common.repeated(command, "--bind", "SRC[:DST]", text)
     text = "install this bundle too, whose data the job needs; may be repeated"
@@ -63,25 +61,32 @@ def run(args: argparse.Namespace) -> int:
     unknown = sorted(set(args.accept) - set(known))
     if unknown:
         raise UsageError(f"no rule of a rehearsal has the code {', '.join(unknown)}", f"codes: {', '.join(known)}")
-    bundle, plan = _bundle_and_plan(args)
+    if args.site:
+        from deployer.connected.transfer.published import profile_of
+
+        site = profile_of(args.site).selected([], None, None)
+        bundle = named_bundle.path_of(args, site)
+        plan: Plan | None = plan_of(bundle, site, args.partition)
+    else:
+        bundle, plan = named_bundle.path_of(args, None), None
     request = RehearsalRequest(
         bundle, args.job, plan, args.ranks, seconds(check_time(args.time)), args.bind, args.rest, args.data
     )
     _foresee(request, args.accept)
     accepted = [code for code in args.accept if code in CODES]
-    found = rehearsed(request, accepted, args.engine, (lambda _: None) if args.json else terminal.tell)
-    outcome = found.outcome
-    if args.json:
-        terminal.show_json({**outcome.record(), "folder": str(found.folder), "engine": found.way})
-    else:
+    done = rehearsed(request, accepted, args.engine, (lambda _: None) if args.json else terminal.tell)
+    outcome = done.outcome
+    if not common.as_json(args, {**outcome.record(), "folder": str(done.folder), "engine": done.way}):
         common.show_rehearsal(outcome)
-        terminal.show(f"simulated by: {found.way}")
-        terminal.show(f"log: {found.folder}/output.log")
+        terminal.show(f"simulated by: {done.way}", f"log: {done.folder}/output.log")
     sys.stdout.flush()  # print the report before any later error
     if args.used:
-        files.write_text(args.used, "".join(f"{path}\n" for path in found.opened_files()))
+        files.write_text(args.used, "".join(f"{path}\n" for path in done.opened_files()))
     if args.record:
-        record(bundle, outcome)
+        from deployer.connected.bundle import rehearsals
+
+        if rehearsals.record(Path(bundle), outcome):
+            terminal.warn("the bundle's signatures are void: sign it again (deployer sign)")
     if args.strict and outcome.checked.verdict != RUN:
         return Refused.exit_code
     if not outcome.exit_code:
@@ -98,22 +103,3 @@ def _foresee(request: RehearsalRequest, accepted: Sequence[str]) -> None:
         if against.code not in accepted:
             raise refused(against)
         terminal.warn(f"{against} (accepted)")
-
-
-def record(bundle: str, outcome: Rehearsal) -> None:
-    """Store an outcome in a bundle."""
-    from deployer.connected.bundle import rehearsals
-
-    if rehearsals.record(Path(bundle), outcome):
-        terminal.warn("the bundle's signatures are void: sign it again (deployer sign)")
-
-
-def _bundle_and_plan(args: argparse.Namespace) -> "tuple[str, Plan | None]":
-    """Return the path of the bundle and the plan of the simulated site."""
-    if not args.site:
-        return named_bundle.path_of(args, None), None
-    from deployer.connected.transfer.published import profile_of
-
-    site = profile_of(args.site).selected([], None, None)
-    bundle = named_bundle.path_of(args, site)
-    return bundle, plan_of(bundle, site, args.partition)

@@ -26,17 +26,9 @@ if TYPE_CHECKING:
 
 #: The commands that run on the site, and the modules of ``cli.site`` with their parsers, which are slow to import.
 _COMMANDS = {
-    "run": "jobs",
-    "jobs": "jobs",
-    "status": "jobs",
-    "logs": "jobs",
-    "cancel": "jobs",
-    "doctor": "doctor",
-    "squash": "installs",
-    "list": "images",
-    "remove": "images",
-    "gc": "images",
-}
+    **dict.fromkeys(("run", "jobs", "status", "logs", "cancel"), "jobs"), "doctor": "doctor", "squash": "installs",
+    **dict.fromkeys(("list", "remove", "gc"), "images"),
+}  # fmt: skip
 #: Options of `run` that do not change the job.
 _OF_THIS_SIDE = ("--wait", "--json", "-q", "--quiet")
 #: The size limit of a doctor report in bytes.
@@ -73,7 +65,10 @@ def _forward(args: argparse.Namespace) -> int:
         from deployer.cli.laptop import foresight
 
         foresight.of_run(args, profile)
-    words = [args.command, *_theirs(args)]
+    ours = common.Parser(add_help=False)
+    add_site(ours)
+    behind = args.words[args.words.index(args.command) + 1 :]
+    words = [args.command, *map(str, ours.parse_known_args(behind)[1])]  # without the laptop's options
     report = args.command == "doctor" and doctor.new_file(args)
     if terminal.is_quiet() and not {"-q", "--quiet"} & {*words}:
         words.insert(1, "--quiet")  # it was given before the command
@@ -141,21 +136,16 @@ def tell_of_job(args: argparse.Namespace, job: str = "", number: str = "", also:
         also: a hint to print before the command.
     """
     if job:
-        said = [f"deployer: interrupted: job {job} ({number}) continues on the site"]
-        said += [f"hint: {also}to end it: {_command(args, 'cancel', job)}"]
+        message = f"interrupted: job {job} ({number}) continues on the site"
+        hint = f"to end it: {quoted(['deployer', 'cancel', *site_options(args), job])}"
     else:
-        said = ["deployer: interrupted before the site reported a job; it may have been submitted"]
-        said += [f"hint: {also}{see_jobs(args)}"]
-    terminal.complain(said)
+        message, hint = "interrupted before the site reported a job; it may have been submitted", see_jobs(args)
+    terminal.complain([f"deployer: {message}", f"hint: {also}{hint}"])
 
 
 def see_jobs(args: argparse.Namespace) -> str:
     """Return the hint for checking whether a job was submitted."""
-    return f"see: {_command(args, 'jobs')}"
-
-
-def _command(args: argparse.Namespace, command: str, *words: str) -> str:
-    return quoted(["deployer", command, *site_options(args), *words])
+    return f"see: {quoted(['deployer', 'jobs', *site_options(args)])}"
 
 
 def site_options(args: argparse.Namespace) -> list[str]:
@@ -167,11 +157,3 @@ def ssh_options(args: argparse.Namespace) -> list[str]:
     """Return the option that selects the ssh configuration in another command."""
     config = args.ssh_config and str(args.ssh_config)
     return ["--ssh-config", config] if config and config != user_settings.setting("ssh_config") else []
-
-
-def _theirs(args: argparse.Namespace) -> list[str]:
-    """Return the arguments after the command, without the laptop's options."""
-    ours = common.Parser(add_help=False)
-    add_site(ours)
-    behind = args.words[args.words.index(args.command) + 1 :]
-    return [str(word) for word in ours.parse_known_args(behind)[1]]

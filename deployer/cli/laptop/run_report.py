@@ -1,7 +1,6 @@
 """deployer report: the measured figures of several jobs as one table, or as a plot."""
 
 import argparse
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,20 +39,20 @@ def add_parsers(subparsers: Any) -> None:
     add_site(command.add_argument_group("the site"), here="files of this machine")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     """Print the report and draw its plot."""
     if args.html:
-        return _page(args)
+        _page(args)
+        return
     if args.plot:
         plot.check(args.plot)
-    found = _there(args) if args.site else _here(args.job)
-    rows = run_table.show(args, found.runs, found.left_out, published_runs.published(args.beside))
+    collected = _there(args) if args.site else _here(args.job)
+    rows = run_table.show(args, collected.runs, collected.left_out, published_runs.published(args.beside))
     if args.plot:
         plot.draw(args.plot, rows)
-    return 0
 
 
-def _page(args: argparse.Namespace) -> int:
+def _page(args: argparse.Namespace) -> None:
     """Write the HTML page of jobs."""
     from deployer.connected.ground.reports import html_page, job_page
 
@@ -62,17 +61,14 @@ def _page(args: argparse.Namespace) -> int:
     if args.site or args.csv or args.plot:
         hint = "fetch the job's folder first: deployer result --site SITE JOB -o DIR"
         raise UsageError("--html reads jobs by path, and prints no table", hint)
-    html_page.write(args.html, job_page.make([_record(path) for path in dict.fromkeys(args.job)]))
+    records = []
+    for path in dict.fromkeys(args.job):
+        folder = files.is_folder(path)
+        if not folder and not files.is_file(path):
+            raise UsageError(f"{path} does not exist", "give a job's folder, or its result.json")
+        records.append((results.read(path) if folder else results.read_file(path)).record)
+    html_page.write(args.html, job_page.make(records))
     common.show_result(args, {"page": str(args.html)}, f"wrote {args.html}")
-    return 0
-
-
-def _record(path: str) -> Mapping[str, Any]:
-    """Return a job's result.json, given its path or the path of the job's folder."""
-    folder = files.is_folder(path)
-    if not folder and not files.is_file(path):
-        raise UsageError(f"{path} does not exist", "give a job's folder, or its result.json")
-    return (results.read(path) if folder else results.read_file(path)).record
 
 
 def _there(args: argparse.Namespace) -> Collected:
@@ -89,16 +85,16 @@ def _there(args: argparse.Namespace) -> Collected:
 
 def _here(paths: list[str]) -> Collected:
     """Return the figures in local files. From an earlier report, only your own jobs are used."""
-    found = Collected([], [])
+    whole = Collected([], [])
     for path in dict.fromkeys(paths):
-        if not files.is_file(path) or not _is_report(path):
-            more = reports.collect([path], None)
-        else:
+        if files.is_file(path) and _is_report(path):
             data = files.read_bytes(path)
-            more = Collected(*report.of_record(json_records.loads(data, report.SCHEMA, path, own=True)))
-        found.runs.extend(run for run in more.runs if run.published is None)
-        found.left_out.extend(more.left_out)
-    return found
+            collected = Collected(*report.of_record(json_records.loads(data, report.SCHEMA, path, own=True)))
+        else:
+            collected = reports.collect([path], None)
+        whole.runs.extend(run for run in collected.runs if run.published is None)
+        whole.left_out.extend(collected.left_out)
+    return whole
 
 
 def _is_report(path: str) -> bool:

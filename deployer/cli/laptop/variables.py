@@ -77,4 +77,4 @@ VARIABLES = (
 
 def read_by(*readers: str) -> list[UserVariable]:
     """Return the variables of the given readers."""
-    return [each for each in VARIABLES if each.reader in readers]
+    return [variable for variable in VARIABLES if variable.reader in readers]

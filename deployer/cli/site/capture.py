@@ -6,7 +6,7 @@ import time
 from typing import Any, Dict, Tuple
 
 from deployer.cli.site import common
-from deployer.contract.base.errors import EXIT_DONE, Refused, UsageError
+from deployer.contract.base.errors import Refused, UsageError
 from deployer.contract.base.text import counted
 from deployer.contract.rules import drift
 from deployer.contract.rules.findings import ERROR
@@ -48,12 +48,13 @@ def add_parsers(subparsers: Any) -> None:
     common.repeated(command, "--hide", "TEXT", "also replace this path or name by a placeholder; may be repeated")
 
 
-def _capture(args: argparse.Namespace) -> int:
+def _capture(args: argparse.Namespace) -> None:
     if args.output and not args.output.endswith(".json"):
         raise UsageError(f"a capture is a JSON file: {args.output!r} does not end in .json", "name it FILE.json")
     started = time.time()
     if args.partitions:
-        return _survey(args)
+        _survey(args)
+        return
     before = report.whole(report.read(args.compare)) if args.compare else None  # its errors are reported first
     if args.merge:
         captured = report.merge([report.read(path) for path in args.merge])
@@ -61,29 +62,26 @@ def _capture(args: argparse.Namespace) -> int:
         request = common.from_options(CaptureRequest, args, node=args.node or bool(args.partition), words=trial.words)
         captured = capture(request, SCHEDULERS.values())
     if before is not None:
-        return _compare(args, before, report.whole(captured))
+        _compare(args, before, report.whole(captured))
+        return
     if args.redact or args.hide:
         hide = redact.of(captured.profile, args.hide)
         captured = report.CaptureReport(hide(captured.profile), hide(captured.facts))
     if not args.output:
         terminal.show(report.pretty(captured.profile))
         terminal.tell("the facts of libraries are left out: to get them, give -o FILE.json")
-        return EXIT_DONE
+        return
     report.write_report(args.output, captured)
     notes = captured.profile.get("notes", [])
-    if args.json:
-        terminal.show_json({"profile": args.output, "facts": report.facts_path(args.output), "notes": notes})
-        return EXIT_DONE
-    seconds = time.time() - started
-    facts = os.path.basename(report.facts_path(args.output))
-    terminal.show(f"{args.output}: read it, then copy it and {facts} to your own machine")
-    terminal.show("%d MPI, %.1f s" % (len(captured.profile.get("mpi", {})), seconds))
-    for note in notes:
-        terminal.tell(f"note: {note}")
-    return EXIT_DONE
+    facts = report.facts_path(args.output)
+    if common.as_json(args, {"profile": args.output, "facts": facts, "notes": notes}):
+        return
+    terminal.show(f"{args.output}: read it, then copy it and {os.path.basename(facts)} to your own machine")
+    terminal.show(f"{len(captured.profile.get('mpi', {}))} MPI, {time.time() - started:.1f} s")
+    terminal.tell(*(f"note: {note}" for note in notes))
 
 
-def _survey(args: argparse.Namespace) -> int:
+def _survey(args: argparse.Namespace) -> None:
     used = [name for name in ("node", "partition", "merge", "compare") if getattr(args, name)]
     if used or not args.output:
         problem = f"--{used[0]} cannot be used" if used else "-o FILE.json is required"
@@ -97,7 +95,8 @@ def _survey(args: argparse.Namespace) -> int:
         words=trial.words,
     )
     if args.dry_run:
-        return _show_jobs(args, request)
+        _show_jobs(args, request)
+        return
     began = time.time()
     shown: Dict[str, Tuple[str, int]] = {}
     while True:
@@ -112,57 +111,46 @@ def _survey(args: argparse.Namespace) -> int:
         time.sleep(min(_LAST, _FIRST + (time.time() - began) / 10))
     waiting = [partition for partition in partitions if partition.active]
     notes = [] if waiting else survey.collect(request, partitions)
-    if args.json:
-        record = {"profile": None if waiting else request.output, "facts": facts_path(request.output), "notes": notes}
-        terminal.show_json(dict(record, partitions=[dict(partition._asdict()) for partition in partitions]))
-        return EXIT_DONE
-    for note in notes:
-        terminal.tell(f"note: {note}")
+    facts = facts_path(request.output)
+    record = {"profile": None if waiting else request.output, "facts": facts, "notes": notes}
+    if common.as_json(args, dict(record, partitions=[dict(partition._asdict()) for partition in partitions])):
+        return
+    terminal.tell(*(f"note: {note}" for note in notes))
     if waiting:
-        terminal.show(
-            "still active: %d of %s; run the same command again" % (len(waiting), counted(len(partitions), "job"))
-        )
+        jobs = counted(len(partitions), "job")
+        terminal.show(f"still active: {len(waiting)} of {jobs}; run the same command again")
     else:
         captured = sum(1 for partition in partitions if partition.state == survey.CAPTURED)
-        terminal.show(
-            "%s: the login node and %d of %s" % (request.output, captured, counted(len(partitions), "partition"))
-        )
-        terminal.show(f"read it, then copy it and {os.path.basename(facts_path(request.output))} to your own machine")
-    return EXIT_DONE
+        count = counted(len(partitions), "partition")
+        terminal.show(f"{request.output}: the login node and {captured} of {count}")
+        terminal.show(f"read it, then copy it and {os.path.basename(facts)} to your own machine")
 
 
-def _show_jobs(args: argparse.Namespace, request: Any) -> int:
+def _show_jobs(args: argparse.Namespace, request: Any) -> None:
     """Print the jobs that a survey would submit, after a capture of the login node; keep no new files."""
     begun = files.lexists(request.folder)  # its jobs may be in the queue
     profile = survey.login(request).profile
     scripts = {part.name: survey.script(request, profile, part) for part in survey.parts(request, profile)}
     if not begun:
         files.remove_tree(request.folder)
-    if args.json:
-        terminal.show_json({"jobs": scripts})
-        return EXIT_DONE
+    if common.as_json(args, {"jobs": scripts}):
+        return
     for name, text in scripts.items():
         terminal.show(f"# one node of the partition {name}:")
         terminal.show_text(text)
-    terminal.show("would submit {}; nothing was submitted".format(counted(len(scripts), "job")))
-    return EXIT_DONE
+    terminal.show(f"would submit {counted(len(scripts), 'job')}; nothing was submitted")
 
 
-def _compare(args: argparse.Namespace, before: Any, now: Any) -> int:
+def _compare(args: argparse.Namespace, before: Any, now: Any) -> None:
     changes = drift.compare(drift.resolved(before), drift.resolved(now))
-    if args.json:
-        terminal.show_json({"drift": [change.record() for change in changes]})
-    else:
+    if not common.as_json(args, {"drift": [change.record() for change in changes]}):
         for change in changes:
             terminal.show(str(change))
             if change.kind != drift.NEW:
                 terminal.show(f"         {change.meaning}")
     grave = [change for change in changes if change.severity == ERROR]
     if grave:
-        raise Refused(
-            "%d facts in %s have changed" % (len(grave), args.compare),
-            "capture the site again, check bundles against it and make new plans",
-        )
+        hint = "capture the site again, check bundles against it and make new plans"
+        raise Refused(f"{len(grave)} facts in {args.compare} have changed", hint)
     if not args.json and not changes:
         terminal.show("nothing has changed")
-    return EXIT_DONE

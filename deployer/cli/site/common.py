@@ -56,8 +56,7 @@ class Parser(argparse.ArgumentParser):
     example = ""
 
     def format_help(self) -> str:
-        shown = f"\nexample:\n  {self.example}\n" if self.example else ""
-        return super().format_help() + shown
+        return super().format_help() + (f"\nexample:\n  {self.example}\n" if self.example else "")
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(message, f"see: {self.prog} --help")

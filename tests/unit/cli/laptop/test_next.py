@@ -99,6 +99,8 @@ class _FakeDeploy:
     def __exit__(self, *_: object) -> None:
         pass
 
+    definition = SimpleNamespace(is_data=True)
+
     def run(self) -> SimpleNamespace:
         return SimpleNamespace(job="tiny-1", job_id="77", seconds=1.0, digest="sha256:1")
 
@@ -108,12 +110,11 @@ def test_a_quiet_deploy_that_follows_nothing_prints_the_job(
 ) -> None:
     monkeypatch.setattr(deploy_command, "Deploy", _FakeDeploy)
     monkeypatch.setattr(deploy_command, "_request", lambda _: None)
-    monkeypatch.setattr(deploy_command, "_foresee", lambda *_: None)
-    args = argparse.Namespace(json=False, no_follow=True)
+    args = argparse.Namespace(json=False, no_follow=True, job=None)
     monkeypatch.setattr(deploy_command, "site_options", lambda _: [])
     monkeypatch.setattr(common, "suggest", lambda *_: None)
     with terminal.manners(True, False):
-        assert deploy_command._once(args).code == 0
+        assert deploy_command._once(args)[0] == 0
     assert capsys.readouterr().out == "job tiny-1 submitted as 77\n"
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from deployer.cli.laptop import rehearse
 from deployer.cli.laptop.main import main
+from deployer.connected.bundle import rehearsals
 from deployer.connected.rehearse.ask import ways
 from deployer.contract.base.errors import DeployerError, Unknown
 from deployer.contract.rehearsal.observation import Observation, Observed
@@ -26,7 +27,7 @@ def test_a_list_or_a_record_that_cannot_be_written_does_not_lose_the_report(json
     def fail(*_):
         raise DeployerError("the disk is full")
 
-    monkeypatch.setattr(rehearse, "record", fail)
+    monkeypatch.setattr(rehearsals, "record", fail)
     words = {"bundle": "b.tar", "job": None, "site": None, "partition": None, "ranks": None, "time": "2m", "bind": []}
     words |= {
         "data": [],
