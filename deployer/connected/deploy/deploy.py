@@ -20,7 +20,6 @@ from deployer.connected.check import rehearsed
 from deployer.connected.deploy import last_deploy, packing
 from deployer.connected.deploy.packing import DeployRequest, DeployStage, PackedBundle, Packing, megabytes
 from deployer.connected.image.definition.definition import load
-from deployer.connected.site_profile.profile import Profile
 from deployer.connected.transfer.published import profile_of
 from deployer.connected.transfer.remote import Remote
 from deployer.connected.transfer.submission import Submission, status_of
@@ -79,6 +78,7 @@ class Deploy(Packing):
         submitted: the digest of a bundle not to submit again, for ``--watch``.
 
     Attributes:
+        profile: the site's profile.
         remote: the connection, opened by the first stage that needs it.
         submitting: the site can submit the job without further data from here, and has not reported one.
     """
@@ -91,9 +91,8 @@ class Deploy(Packing):
         submitted: str = "",
     ) -> None:
         definition = load(request.definition)
-        site = profile_of(request.site, request.ssh_config)
-        self._profile = site.selected([], request.mpi, request.launch)
-        super().__init__(definition, self._profile, request, show, say)
+        self.profile = profile_of(request.site, request.ssh_config).selected([], request.mpi, request.launch)
+        super().__init__(definition, self.profile, request, show, say)
         self._submitted = submitted
         self._began = time.monotonic()
         self._cleanup = ExitStack()
@@ -115,15 +114,9 @@ class Deploy(Packing):
             self._connect()
         return cast("Future[Remote]", self._connection).result()
 
-    @property
-    def profile(self) -> Profile:
-        """The site's profile."""
-        return self._profile
-
     def _connect(self) -> None:
         """Begin to connect. The login takes a fraction of a second, during which other stages work."""
-
-        remote = Remote(self._profile, self._request.ssh_config)
+        remote = Remote(self.profile, self._request.ssh_config)
 
         def connected() -> Remote:
             remote.__enter__()
@@ -183,11 +176,11 @@ class Deploy(Packing):
 
     def _not_yet(self, *names: str) -> None:
         for name in names:
-            with self._stage(name) as said:
-                said += [packing.WOULD, "depends on the stages before it"]
+            end = self._begin(name)
+            end(packing.WOULD, "depends on the stages before it")
 
     def _requires_rehearsal(self) -> bool:
-        policy = self._profile.policy
+        policy = self.profile.policy
         return policy is not None and bool(policy.rehearsal) and not self.definition.is_data
 
     def _needs_rehearsal(self) -> bool:
@@ -199,22 +192,20 @@ class Deploy(Packing):
         from deployer.connected.rehearse.ask import ways
 
         request, path = self._request, packed.path
-        with self._stage(packing.REHEARSE) as said, self._forgotten_if_damaged(path):
+        end = self._begin(packing.REHEARSE)
+        with self._forgotten_if_damaged(path):
             with opened(str(path)) as stream:
                 bundle = begin(stream, str(path))
-                names = [each.subject for each in rehearsed.required(bundle, self._profile)]
+                names = [finding.subject for finding in rehearsed.required(bundle, self.profile)]
                 self._warn_of(rehearsed.of(bundle))
             if not names or request.dry_run:
-                said += (
-                    [packing.WOULD, f"rehearse {', '.join(names)}"]
-                    if names
-                    else [packing.UNCHANGED, "each job was rehearsed"]
-                )
+                state, text = (packing.WOULD, "rehearse ") if names else (packing.UNCHANGED, "each job was rehearsed")
+                end(state, text + ", ".join(names))
                 return packed
             last = last_deploy.read(path)
             digest = packed.digest
             for name in names:
-                outcome = ways.usual(str(path), name, self._profile, self._say, request.partition)
+                outcome = ways.usual(str(path), name, self.profile, self._say, request.partition)
                 if not outcome.is_clean:
                     against = outcome.checked.against[0]
                     text = f"the rehearsal of {outcome.job}: {against.code}: {against.subject}: {against.message}"
@@ -227,31 +218,32 @@ class Deploy(Packing):
                     self._keep(path, last, digest)
             if request.key:  # only once: the user may have to touch a security key
                 self._keep(path, last, digest)
-            said += [packing.DONE, f"{', '.join(names)}: no error"]
+            end(packing.DONE, f"{', '.join(names)}: no error")
             return PackedBundle(path, digest)
 
     def _warn_of(self, outcomes: Sequence[Rehearsal]) -> None:
         """Show the warnings of rehearsals, such as a network error that the program ignored."""
         for outcome in outcomes:
-            for found in (
-                item.finding for item in outcome.findings if item.finding.severity in (WARNING, MISSING_FACTS)
-            ):
-                self._say(f"warning: the rehearsal of {outcome.job}: {found.code}: {found.subject}: {found.message}")
+            for finding in (item.finding for item in outcome.findings):
+                if finding.severity in (WARNING, MISSING_FACTS):
+                    text = f"{finding.code}: {finding.subject}: {finding.message}"
+                    self._say(f"warning: the rehearsal of {outcome.job}: {text}")
 
     def _check(self, packed: PackedBundle) -> "Verdict":
         from deployer.connected.check.check import verdict_of
         from deployer.connected.transfer import push as pushing
 
-        with self._stage(packing.CHECK) as said, self._forgotten_if_damaged(packed.path):
-            found = [each for each in map(verdict_of, packed.plans) if each]
-            if found and not self._requires_rehearsal():  # `pack` has just made the same check
-                verdict: Verdict | None = pushing.chosen(found, self._profile, self._request.force, self._jobs)
+        end = self._begin(packing.CHECK)
+        with self._forgotten_if_damaged(packed.path):
+            verdicts = [verdict for verdict in map(verdict_of, packed.plans) if verdict]
+            if verdicts and not self._requires_rehearsal():  # `pack` has just made the same check
+                verdict: Verdict | None = pushing.chosen(verdicts, self.profile, self._request.force, self._jobs)
             else:
                 with opened(str(packed.path)) as stream:
-                    verdict = pushing.check_for(begin(stream, str(packed.path)), self._profile, self._push_options())
+                    verdict = pushing.check_for(begin(stream, str(packed.path)), self.profile, self._push_options())
             if verdict is None:
                 raise AssertionError("a bundle without a plan is refused")
-            said += [packing.DONE, f"{verdict.checked.verdict}: {verdict.way}"]
+            end(packing.DONE, f"{verdict.checked.verdict}: {verdict.way}")
             return verdict
 
     def _push_options(self) -> "PushOptions":
@@ -280,76 +272,73 @@ class Deploy(Packing):
         """
         from deployer.connected.transfer import push as pushing
 
-        with ExitStack() as stage:
-            said = stage.enter_context(self._stage(packing.PUSH))
-            remote = self.remote
-            if not (self.definition.is_data or self._request.dry_run):
-                self._name_others(packed)
+        end = self._begin(packing.PUSH)
+        remote = self.remote
+        if not (self.definition.is_data or self._request.dry_run):
+            self._name_others(packed)
 
-            def handed_over() -> None:
-                if submission and not self.submitting:
-                    self._submits(packed)
+        def handed_over() -> None:
+            if submission and not self.submitting:
+                self._submits(packed)
 
-            def installed(pushed: "Pushed") -> None:
-                """End this stage and begin the next."""
-                nonlocal said
-                handed_over()  # another push may have been faster
-                self._installed(packed, pushed, said)
-                stage.close()
-                said = stage.enter_context(self._stage(packing.RUN))
+        def installed(pushed: "Pushed") -> None:
+            """End this stage and begin the next."""
+            nonlocal end
+            handed_over()  # another push may have been faster
+            self._installed(packed, pushed, end)
+            end = self._begin(packing.RUN)
 
-            options = self._push_options()._replace(
-                packed=packed.digest, then=submission, handed_over=handed_over, installed=installed, hear=self._say
-            )
-            with self._forgotten_if_refused(packed), self._forgotten_if_damaged(packed.path, pushing.DamagedBundle):
-                pushed = pushing.push(packed.path, self._profile, self._request.ssh_config, options, remote)
-            if pushed.then is None:
-                self._installed(packed, pushed, said)
-            else:
-                self._submitted_as(packed, pushed.then, said)
-            return pushed
-
-    def _installed(self, packed: PackedBundle, pushed: "Pushed", said: list[str]) -> None:
-        """Report and record the outcome of a push."""
-        if pushed.sent == 0:
-            said += [packing.UNCHANGED, f"installed at {self.remote.host}: {pushed.folder}"]
-        elif pushed.folder is None:
-            said += [packing.WOULD, f"send {megabytes(pushed.sent)} to {self.remote.host}"]
+        options = self._push_options()._replace(
+            packed=packed.digest, then=submission, handed_over=handed_over, installed=installed, hear=self._say
+        )
+        with self._forgotten_if_refused(packed), self._forgotten_if_damaged(packed.path, pushing.DamagedBundle):
+            pushed = pushing.push(packed.path, self.profile, self._request.ssh_config, options, remote)
+        if pushed.then is None:
+            self._installed(packed, pushed, end)
         else:
-            said += [packing.DONE, f"{megabytes(pushed.sent)} sent, installed at {self.remote.host}: {pushed.folder}"]
+            self._submitted_as(packed, pushed.then, end)
+        return pushed
+
+    def _installed(self, packed: PackedBundle, pushed: "Pushed", end: Callable[[str, str], None]) -> None:
+        """Report and record the outcome of a push."""
         last = last_deploy.read(packed.path)
-        now = last._replace(pushed=packed.digest) if pushed.folder else last
         # The user already knows what this command made and pushed earlier.
         known = (*dialogue.ORIGINS, *([dialogue.replaces(self._label, last.pushed)] if last.pushed else []))
         for warning in pushed.warnings:
             if not warning.startswith(known):
                 self._say(f"warning: {warning}")
-        if now != last:
-            self._record(packed.path, now)
+        if pushed.folder and last.pushed != packed.digest:
+            self._record(packed.path, last._replace(pushed=packed.digest))
+        if pushed.sent == 0:
+            end(packing.UNCHANGED, f"installed at {self.remote.host}: {pushed.folder}")
+        elif pushed.folder is None:
+            end(packing.WOULD, f"send {megabytes(pushed.sent)} to {self.remote.host}")
+        else:
+            end(packing.DONE, f"{megabytes(pushed.sent)} sent, installed at {self.remote.host}: {pushed.folder}")
 
     def _run(self, packed: PackedBundle, done: Deployed) -> Deployed:
         request = self._request
         words = self._words()
-        with self._stage(packing.RUN) as said:
-            if request.dry_run:
-                said += [packing.WOULD, " ".join(["submit", self._label, *words])]
-                return done
-            if packed.digest == self._submitted:
-                said += [packing.UNCHANGED, "the bundle is the same as before: not submitted again"]
-                return done
-            last = last_deploy.read(packed.path)
-            if last.job and list(last.words) == self._signature(packed):
-                status = self._active(last.job)
-                if status:
-                    said += [packing.UNCHANGED, f"{status.text('job')} is {status.text('state')} as {_number(status)}"]
-                    self._record(packed.path, last._replace(job=status.text("job")))
-                    return self._with_job(done, status)
-            command = self._run_command(packed)
-            self._submits(packed)
-            with self._forgotten_if_refused(packed):
-                status = self.remote.site(command, _SUBMIT_SECONDS, rest=request.rest, hear=self._say)
-            self._submitted_as(packed, status, said)
-            return self._with_job(done, status)
+        end = self._begin(packing.RUN)
+        if request.dry_run:
+            end(packing.WOULD, " ".join(["submit", self._label, *words]))
+            return done
+        if packed.digest == self._submitted:
+            end(packing.UNCHANGED, "the bundle is the same as before: not submitted again")
+            return done
+        last = last_deploy.read(packed.path)
+        if last.job and list(last.words) == self._signature(packed):
+            status = self._active(last.job)
+            if status:
+                end(packing.UNCHANGED, f"{status.text('job')} is {status.text('state')} as {_number(status)}")
+                self._record(packed.path, last._replace(job=status.text("job")))
+                return self._with_job(done, status)
+        command = self._run_command(packed)
+        self._submits(packed)
+        with self._forgotten_if_refused(packed):
+            status = self.remote.site(command, _SUBMIT_SECONDS, rest=request.rest, hear=self._say)
+        self._submitted_as(packed, status, end)
+        return self._with_job(done, status)
 
     def _words(self) -> list[str]:
         """Return the words of the submission: the job and its options."""
@@ -359,13 +348,13 @@ class Deploy(Packing):
     def _run_command(self, packed: PackedBundle) -> list[str]:
         image = f"{self._label}@{packed.digest.rpartition(':')[2][:_DIGITS]}"
         token = self._asked(packed).token
-        return ["run", image, *self._words(), "--plan", self._profile.name, "--token", token]
+        return ["run", image, *self._words(), "--plan", self.profile.name, "--token", token]
 
     def _asked(self, packed: PackedBundle) -> Submission:
         """Return the submission of this deploy, or an earlier one that the site has not answered."""
         if self._asking is None:
             scope, words = str(last_deploy.record_of(packed.path)), self._signature(packed)
-            self._asking = Submission(scope, self.definition.name, self._profile.name, words)
+            self._asking = Submission(scope, self.definition.name, self.profile.name, words)
             self._cleanup.callback(self._asking.close)
         return self._asking
 
@@ -392,15 +381,16 @@ class Deploy(Packing):
 
     def _name_others(self, packed: PackedBundle) -> None:
         """List unanswered jobs that other deploys of this bundle's file submitted to this site."""
-        for each in self._asked(packed).others():
-            status, job = status_of(self.remote, each.job), each.job
+        for unanswered in self._asked(packed).others():
+            job = unanswered.job
+            status = status_of(self.remote, job)
             hint = f"to end it: {shlex.join(['deployer', 'cancel', '--site', self._request.site, job])}"
             if status is None:
-                if each.is_late:
-                    each.forget()
-                    continue
-                self._say(f"warning: the site may still start job {job} of an earlier deploy; if it does, {hint}")
-                continue  # so that the next deploy lists it too
+                if unanswered.is_late:
+                    unanswered.forget()
+                else:  # the next deploy lists it too
+                    self._say(f"warning: the site may still start job {job} of an earlier deploy; if it does, {hint}")
+                continue
             if not status.flag("own"):
                 self._say(f"warning: job {job} is another user's, so it is not followed")
             elif not status.maybe_text("job_id"):
@@ -408,7 +398,7 @@ class Deploy(Packing):
             else:
                 state = f"{status.text('state')} as {_number(status)}"
                 self._say(f"warning: job {job} of an earlier deploy, which had no answer, is {state}; {hint}")
-            each.forget()
+            unanswered.forget()
 
     def _signature(self, packed: PackedBundle) -> list[str]:
         """Return the recorded words of a submission. The same words are not submitted again while the job is active."""
@@ -423,17 +413,17 @@ class Deploy(Packing):
         rest = ["--", *self._request.rest] if self._request.rest else []
         return [*self._run_command(packed), "--just-checked", "--json", *rest]
 
-    def _submitted_as(self, packed: PackedBundle, status: Fields, said: list[str]) -> None:
+    def _submitted_as(self, packed: PackedBundle, status: Fields, end: Callable[[str, str], None]) -> None:
         """Report and record that the job was submitted."""
         self.submitting = False
         job, number = status.text("job"), _number(status)
-        if status.maybe_flag("repeated"):
-            said += [packing.UNCHANGED, f"{job} was submitted before as {number}: {status.text('state')}"]
-        else:
-            said += [packing.DONE, f"{job} submitted as {number}"]
         last = last_deploy.read(packed.path)
         self._record(packed.path, last._replace(job=job, words=self._signature(packed)))
         self._asked(packed).answered()
+        if status.maybe_flag("repeated"):
+            end(packing.UNCHANGED, f"{job} was submitted before as {number}: {status.text('state')}")
+        else:
+            end(packing.DONE, f"{job} submitted as {number}")
 
     def _with_job(self, done: Deployed, status: Fields) -> Deployed:
         seconds = time.monotonic() - self._began

@@ -132,45 +132,47 @@ class Packing:
                 self._pack(contents)
         return self._bundle
 
-    @contextmanager
-    def _stage(self, name: str) -> Iterator[list[str]]:
-        """Time a stage. The block appends the stage's state and text."""
-        said: list[str] = []
+    def _begin(self, name: str) -> Callable[[str, str], None]:
+        """Begin a stage. The returned function ends it, with its state and its result."""
         started = time.monotonic()
-        yield said
-        state, text = said
-        done = DeployStage(name, state, time.monotonic() - started, text)
-        self.stages.append(done)
-        self._show(done)
+
+        def end(state: str, text: str) -> None:
+            stage = DeployStage(name, state, time.monotonic() - started, text)
+            self.stages.append(stage)
+            self._show(stage)
+
+        return end
 
     def _build(self) -> Contents | None:
         """Return the contents of the bundle; None in a dry run that would build."""
         from deployer.connected.image.lint import lint
 
-        with self._stage(BUILD) as said:
-            if self.definition.is_data:
-                said += [UNCHANGED, "only data: there is nothing to build"]
-                return self._contents()
-            lint.refuse(self.definition, self._request.accept)
-            try:
-                contents = self._contents()
-            except (Refused, UsageError, IntegrityError) as error:  # not built, or changed since the build
-                if self._request.dry_run:
-                    said += [WOULD, f"build it: {error.message}"]
-                    return None
-            else:
-                said += [UNCHANGED, self.definition.tag if self.definition.needs_engine else "its base alone"]
-                return contents
-            from deployer.connected.check.check import CODES
-            from deployer.connected.image.build import BuildOptions, build
+        end = self._begin(BUILD)
+        if self.definition.is_data:
+            contents = self._contents()
+            end(UNCHANGED, "only data: there is nothing to build")
+            return contents
+        lint.refuse(self.definition, self._request.accept)
+        try:
+            contents = self._contents()
+        except (Refused, UsageError, IntegrityError) as error:  # not built, or changed since the build
+            if self._request.dry_run:
+                end(WOULD, f"build it: {error.message}")
+                return None
+        else:
+            end(UNCHANGED, self.definition.tag if self.definition.needs_engine else "its base alone")
+            return contents
+        from deployer.connected.check.check import CODES
+        from deployer.connected.image.build import BuildOptions, build
 
-            accepted = tuple(code for code in self._request.accept if code not in CODES)
-            with caches.in_use():
-                options = BuildOptions(**self._request.settings, accept=accepted, families=self._families())
-                built = build(self.definition, options, self._say)
-            kept = f", {built.cached} of {built.steps} steps from the cache" if built.steps else ""
-            said += [DONE, f"{built.tag or built.base}{kept}"]
-            return self._contents()
+        accepted = tuple(code for code in self._request.accept if code not in CODES)
+        with caches.in_use():
+            options = BuildOptions(**self._request.settings, accept=accepted, families=self._families())
+            built = build(self.definition, options, self._say)
+        kept = f", {built.cached} of {built.steps} steps from the cache" if built.steps else ""
+        contents = self._contents()
+        end(DONE, f"{built.tag or built.base}{kept}")
+        return contents
 
     def _families(self) -> Sequence[str] | None:
         from deployer.connected.bundle import sources
@@ -191,41 +193,41 @@ class Packing:
         from deployer.connected.linker import index
 
         request, path = self._request, self._bundle
-        with self._stage(PACK) as said:
-            image = None if self.definition.is_data else alone.ready(self.definition)
-            options = [request.accept, str(request.key or "")]
+        end = self._begin(PACK)
+        image = None if self.definition.is_data else alone.ready(self.definition)
+        options = [request.accept, str(request.key or "")]
 
-            def inputs_now() -> str:
-                return last_deploy.inputs_of(contents, image, self._sites, options)
+        def inputs_now() -> str:
+            return last_deploy.inputs_of(contents, image, self._sites, options)
 
-            inputs = inputs_now()
-            last = last_deploy.read(path)
-            if last.inputs == inputs and list(last.file) == list(last_deploy.state_of(path)):
-                said += [UNCHANGED, f"{megabytes(path.stat().st_size)}: {path}"]
-                return PackedBundle(path, last.digest)
-            if last.inputs == inputs and last.payload and (digest := _only_rehearsed(path, last.payload)):
-                said += [UNCHANGED, f"{megabytes(path.stat().st_size)}, verified: {path}"]
-                if not request.dry_run:
-                    self._keep(path, last, digest)
-                return PackedBundle(path, digest)
-            if request.dry_run:
-                said += [WOULD, f"pack into {path}"]
-                return None
-            path.parent.mkdir(parents=True, exist_ok=True)
-            accepted = [code for code in request.accept if code in CODES]
-            sites = [] if self.definition.is_data else self._sites
-            checking = Checking(accepted, index.default_folder())
-            cache = framecache.default_folder()
-            with caches.in_use():
-                own = request.output is None
-                packed = pack.pack(contents, sites, path, cache=cache, checking=checking, say=self._say, own=own)
-            self._sign(path)
-            if inputs_now() != inputs:  # a file changed, so the packed content is uncertain
-                inputs = ""  # so the next deploy packs again
-            last = last._replace(inputs=inputs, payload=payload(packed.manifest))
-            self._record(path, last._replace(file=last_deploy.state_of(path), digest=packed.digest))
-            said += [DONE, f"{megabytes(packed.size)}: {path}"]
-            return PackedBundle(path, packed.digest, packed.plans)
+        inputs = inputs_now()
+        last = last_deploy.read(path)
+        if last.inputs == inputs and list(last.file) == list(last_deploy.state_of(path)):
+            end(UNCHANGED, f"{megabytes(path.stat().st_size)}: {path}")
+            return PackedBundle(path, last.digest)
+        if last.inputs == inputs and last.payload and (digest := _only_rehearsed(path, last.payload)):
+            if not request.dry_run:
+                self._keep(path, last, digest)
+            end(UNCHANGED, f"{megabytes(path.stat().st_size)}, verified: {path}")
+            return PackedBundle(path, digest)
+        if request.dry_run:
+            end(WOULD, f"pack into {path}")
+            return None
+        path.parent.mkdir(parents=True, exist_ok=True)
+        accepted = [code for code in request.accept if code in CODES]
+        sites = [] if self.definition.is_data else self._sites
+        checking = Checking(accepted, index.default_folder())
+        cache = framecache.default_folder()
+        with caches.in_use():
+            own = request.output is None
+            packed = pack.pack(contents, sites, path, cache=cache, checking=checking, say=self._say, own=own)
+        self._sign(path)
+        if inputs_now() != inputs:  # a file changed, so the packed content is uncertain
+            inputs = ""  # so the next deploy packs again
+        last = last._replace(inputs=inputs, payload=payload(packed.manifest))
+        self._record(path, last._replace(file=last_deploy.state_of(path), digest=packed.digest))
+        end(DONE, f"{megabytes(packed.size)}: {path}")
+        return PackedBundle(path, packed.digest, packed.plans)
 
     def _keep(self, path: Path, last: LastDeploy, digest: str) -> None:
         """Sign a bundle with changed outcomes if there is a key, and record it as the last deploy's bundle."""

@@ -127,8 +127,8 @@ def test_the_options_of_the_job_reach_the_site() -> None:
     args = parser.parse_args([*words, "--env", "A=b c", "--gpus", "4"])
     assert (args.site, args.job) == ("lab", "train")
     wanted = ["--nodes=2", "--gpus=4", "--directive=--qos=test", "--directive=x", "--env=A=b c", "--user-site"]
-    assert command._job_words(args) == wanted
-    assert command._job_words(parser.parse_args(["deploy", "DEF"])) == []
+    assert command._request(args).words == wanted
+    assert command._request(parser.parse_args(["deploy", "DEF"])).words == []
 
 
 @pytest.mark.parametrize("option", ["--json", "--dry-run"])
@@ -142,11 +142,11 @@ def test_watch_goes_on_after_an_error_and_submits_no_bundle_twice(
 ) -> None:
     rounds: list[str] = []
 
-    def once(args: object, submitted: str = "") -> command._Round:
+    def once(args: object, submitted: str = "") -> tuple[int, str]:
         rounds.append(submitted)
         if len(rounds) == 1:
             raise UsageError("the first is wrong", "mend it")
-        return command._Round(130 if len(rounds) == 4 else 0, "" if len(rounds) == 3 else f"digest {len(rounds)}")
+        return 130 if len(rounds) == 4 else 0, "" if len(rounds) == 3 else f"digest {len(rounds)}"
 
     monkeypatch.setattr(command, "_once", once)
     monkeypatch.setattr("deployer.connected.deploy.watch.wait", lambda *_: ["app/train.py", "b"])
@@ -734,7 +734,7 @@ def test_the_check_shows_what_the_pack_found(
     path.write_bytes(bundles.build(extra=[("deployer/plans/lab.json", dumps(plan.record()))]))
     with opened(str(path)) as stream:
         bundle = begin(stream, str(path))
-        (carried,) = check_carried(bundle, deploy._profile)
+        (carried,) = check_carried(bundle, deploy.profile)
         plan = plan._replace(checked=carried.checked)
     found = []
     for plans in [], [plan]:
@@ -745,7 +745,7 @@ def test_the_check_shows_what_the_pack_found(
         monkeypatch.setattr(push, "check_carried", lambda *_: pytest.fail("it was checked again"))
     assert isinstance(found[0], str) is refused
     assert [each if refused else each.checked for each in found] == [found[0] if refused else carried.checked] * 2
-    monkeypatch.setattr(deploy, "_profile", REQUIRES)
+    monkeypatch.setattr(deploy, "profile", REQUIRES)
     monkeypatch.setattr(deploy, "definition", SimpleNamespace(is_data=False, jobs={}))
     monkeypatch.setattr(push, "check_for", lambda *_: pytest.fail("asked"))
     with pytest.raises(pytest.fail.Exception, match="asked"):  # for the outcomes in the bundle
@@ -856,7 +856,7 @@ def strict(deploy: Deploy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
     """A bundle with one job, for a site whose policy requires rehearsals."""
     path = tmp_path / "b.tar"
     path.write_bytes(bundles.build(jobs=[JOB]))
-    monkeypatch.setattr(deploy, "_profile", REQUIRES)
+    monkeypatch.setattr(deploy, "profile", REQUIRES)
     monkeypatch.setattr(deploy, "definition", SimpleNamespace(is_data=False, jobs={}))
     last_deploy.write(path, LastDeploy("inputs", last_deploy.state_of(path), "sha256:11"))
     return PackedBundle(path, "sha256:11")
