@@ -18,10 +18,7 @@ _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 def start(
-    command: "List[str]",
-    environment: "Dict[str, str]",
-    awaited: "Set[int]",
-    stdin: "Optional[str]" = None,
+    command: "List[str]", environment: "Dict[str, str]", awaited: "Set[int]", stdin: "Optional[str]" = None
 ) -> int:
     """Start ``command`` with this process's current signal handling, and return its pid.
 

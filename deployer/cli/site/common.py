@@ -103,8 +103,7 @@ class Parser(argparse.ArgumentParser):
                 at = max((number for number in range(at) if words[number] == word), default=0)
             line = [*self.prog.split(" "), *words[1:at], "--", *words[at:]]
             return UsageError(
-                f"{problem}{quoted(unknown)}: {kind} go after --",
-                f"write: {quoted(line)} (see: {self.prog} --help)",
+                f"{problem}{quoted(unknown)}: {kind} go after --", f"write: {quoted(line)} (see: {self.prog} --help)"
             )
         return UsageError(problem + quoted(unknown) + near, f"see: {self.prog} --help")
 

@@ -243,11 +243,7 @@ class Remote:
         self._close()
 
     def shell(
-        self,
-        script: str,
-        timeout: float = _CALL_SECONDS,
-        check: bool = True,
-        hear: Callable[[str], bool] | None = None,
+        self, script: str, timeout: float = _CALL_SECONDS, check: bool = True, hear: Callable[[str], bool] | None = None
     ) -> Completed:
         """Run a POSIX shell script on the site with any login shell.
 

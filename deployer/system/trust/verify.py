@@ -196,10 +196,7 @@ def read_manifest_block(stream: IO[bytes], seal: Seal) -> bytes:
 
 
 def begin(
-    stream: IO[bytes],
-    path: str,
-    policies: "Optional[Sequence[Policy]]" = None,
-    arriving: Optional[Arriving] = None,
+    stream: IO[bytes], path: str, policies: "Optional[Sequence[Policy]]" = None, arriving: Optional[Arriving] = None
 ) -> Verification:
     """Check signatures, seal, manifest and segment table of an open bundle; the Verification checks the other bytes.
 
@@ -224,10 +221,7 @@ def begin(
 
 
 def verify(
-    stream: IO[bytes],
-    path: str,
-    progress: Optional[Progress] = None,
-    policies: "Optional[Sequence[Policy]]" = None,
+    stream: IO[bytes], path: str, progress: Optional[Progress] = None, policies: "Optional[Sequence[Policy]]" = None
 ) -> VerifiedBundle:
     """Check every byte of an open bundle and return it as a VerifiedBundle. Raises as ``begin`` does.
 
