@@ -14,29 +14,11 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager, suppress
-from typing import (
-    IO,
-    TYPE_CHECKING,
-    Any,
-    Callable,
-    Dict,
-    Iterable,
-    Iterator,
-    List,
-    Mapping,
-    NamedTuple,
-    NoReturn,
-    Optional,
-    Sequence,
-    Union,
-)
+from typing import IO, Any, Callable, Dict, Iterable, Iterator, Mapping, NamedTuple, NoReturn, Optional, Sequence
 
 from deployer.contract.base.errors import EXIT_INTERRUPTED, DeployerError, JobFailed, MissingTool
 from deployer.contract.base.shell import quoted
 from deployer.system import files
-
-if TYPE_CHECKING:
-    from deployer.system.escapes import Harmless
 
 _logger = logging.getLogger("deployer.process")
 
@@ -52,8 +34,6 @@ _TICK = 0.5
 _PAUSE = 0.002
 #: Bytes that a program may print into memory; the largest answers have some megabytes.
 _MAX_OUTPUT = 32 * 1024 * 1024
-
-_Target = Union[None, int, IO[bytes]]
 
 
 class Completed(NamedTuple):
@@ -87,8 +67,8 @@ def run(
     timeout: float,
     env: Optional[Mapping[str, str]] = None,
     cwd: Optional[str] = None,
-    stdin: Union[str, bytes, None] = None,
-    stdout: _Target = subprocess.PIPE,
+    stdin: "str | bytes | None" = None,
+    stdout: Optional[IO[bytes]] = None,
     check: bool = True,
     hint: str = "",
     hear: Optional[Callable[[str], bool]] = None,
@@ -102,6 +82,7 @@ def run(
         timeout: seconds. It is always given: nothing here may hang forever.
         env: the environment; None: ``base_environment()``.
         stdin: its input; None: end-of-file at once.
+        stdout: a file for its output; None: the output is returned.
         check: raise JobFailed for a non-zero status, with the last lines of stderr.
         hint: the remedy in errors.
         hear: receives each line of stderr immediately and returns whether to leave it out of the captured text.
@@ -111,7 +92,7 @@ def run(
         MissingTool: the program does not exist.
         JobFailed: it failed, ran too long, or printed too much.
     """
-    process = _started(argv, env, hint, stdin is not None, stdout=stdout, cwd=cwd)
+    process = _started(argv, env, hint, stdin is not None, stdout=stdout or subprocess.PIPE, cwd=cwd)
     data = stdin.encode() if isinstance(stdin, str) else stdin
     done = _completed(_Exchange(argv, process, [data or b""], hear=hear, tick=tick), timeout, None, hint)
     if check and done.returncode != 0:
@@ -246,7 +227,7 @@ class _Exchange:
         self._pieces = None if pieces is None else filter(None, pieces)
         self._left = memoryview(b"")
 
-    def run(self, timeout: float, after: Optional[float] = None) -> List[bytes]:
+    def run(self, timeout: float, after: Optional[float] = None) -> Sequence[bytes]:
         """Return the output when it is closed.
 
         Args:
@@ -287,11 +268,11 @@ class _Exchange:
                         selector.unregister(key.fileobj)
                 if sum(map(len, outputs)) > self._limit:
                     raise _TooMuchError
-        return list(map(bytes, outputs))
+        return [bytes(output) for output in outputs]
 
     def _ready(
         self, selector: selectors.BaseSelector, end: Optional[float], limit: float
-    ) -> List[selectors.SelectorKey]:
+    ) -> Sequence[selectors.SelectorKey]:
         """Wait until pipes are ready, at most until ``end``, and call ``tick`` meanwhile."""
         while True:
             left = None if end is None else max(0.0, end - time.monotonic())
@@ -362,7 +343,7 @@ def attach(
         BrokenPipeError: the reader of this process's output has ended, so the program was ended.
         SpaceError, DeployerError: its output cannot be written, so it was ended.
     """
-    interrupted: List[int] = []
+    interrupted = bytearray()  # the numbers of signals
     # The terminal sends Ctrl-C to the child as well, whose answer decides. It is noted, not raised: an exception
     # between the child's end and the line that keeps its status would lose it, and the next wait would return 0.
     before = signal.getsignal(signal.SIGINT)
@@ -446,21 +427,20 @@ class _Sink:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        self._harmless: "Optional[Harmless]" = None
+        self._shown: Callable[[bytes], bytes] = bytes
         if os.isatty(descriptor):
             from deployer.system.escapes import Harmless  # only here: its expressions take longer than a rank's start
 
-            self._harmless = Harmless()
+            self._shown = Harmless().shown
 
     def write(self, data: bytes) -> None:
         """Write a piece."""
         if data:
-            _write(self._descriptor, self._harmless.shown(data) if self._harmless else data)
+            _write(self._descriptor, self._shown(data))
 
     def end(self) -> None:
         """Write a withheld piece that could have been the beginning of a colour."""
-        if self._harmless:
-            _write(self._descriptor, self._harmless.shown(b""))
+        _write(self._descriptor, self._shown(b""))
 
 
 def _write(descriptor: int, data: bytes) -> None:

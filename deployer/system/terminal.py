@@ -23,34 +23,17 @@ _STYLE = f"\x1b{os.urandom(8).hex()}"
 
 #: The words of deployer that have a colour.
 _WORDS = {
-    "error": RED,
-    "REFUSE": RED,
-    "broken": RED,
-    "warning": YELLOW,
-    "WARN": YELLOW,
-    "unknown": YELLOW,
-    "UNKNOWN": YELLOW,
-    "note": CYAN,
-    "hint": CYAN,
-    "remedy": CYAN,
-    "next": CYAN,
-    "more": DIM,
-    "RUN": GREEN,
-    "ok": GREEN,
-    "done": GREEN,
-    "unchanged": DIM,
-    "skipped": DIM,
+    **dict.fromkeys(("error", "REFUSE", "broken"), RED),
+    **dict.fromkeys(("warning", "WARN", "unknown", "UNKNOWN"), YELLOW),
+    **dict.fromkeys(("note", "hint", "remedy", "next"), CYAN),
+    **dict.fromkeys(("RUN", "ok", "done"), GREEN),
+    **dict.fromkeys(("more", "unchanged", "skipped"), DIM),
 }
 #: States of jobs and of partitions in a capture; more words have a colour where a state is printed.
 _STATES = {
-    "COMPLETED": GREEN,
-    "RUNNING": CYAN,
-    "FAILED": RED,
-    "TIMEOUT": RED,
-    "NODE_FAIL": RED,
-    "OUT_OF_MEMORY": RED,
-    "CANCELLED": YELLOW,
-}
+    "COMPLETED": GREEN, "RUNNING": CYAN, "CANCELLED": YELLOW,
+    **dict.fromkeys(("FAILED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY"), RED),
+}  # fmt: skip
 _ANY = "({})".format("|".join(_WORDS))
 #: Deployer's own lines begin with such a word or end with a verdict.
 _BEGIN = re.compile(rf"(?:deployer: | +)?{_ANY}(?=[: ])")

@@ -64,13 +64,9 @@ _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _IMPORTS = "<frozen importlib"
 #: Audit events that change a file system, and which of their arguments are paths (audit events in Python's manual).
 _CHANGES = {
-    "os.mkdir": (0,),
-    "os.link": (1,),
-    "os.symlink": (1,),
+    **{f"os.{name}": (0,) for name in ("mkdir", "remove", "rmdir", "truncate")},
+    **{f"os.{name}": (1,) for name in ("link", "symlink")},
     "os.rename": (0, 1),
-    "os.remove": (0,),
-    "os.rmdir": (0,),
-    "os.truncate": (0,),
 }
 
 
