@@ -35,7 +35,7 @@ def add_parsers(subparsers: Any) -> None:
 
 
 def _list(args: argparse.Namespace) -> None:
-    usages = caches.listed()
+    usages = list(map(caches.usage, caches.CACHES))
     if common.as_json(args, {"caches": [item.record() for item in usages]}):
         return
     rows = []

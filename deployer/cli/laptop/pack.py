@@ -70,16 +70,9 @@ def run(args: argparse.Namespace) -> int:
     sites = _profiles(args.site, args.mpi, args.launch)
     cache = None if args.no_cache else framecache.default_folder()
     with caches.in_use():
-        packed = packing.pack(
-            _contents(args, sites)._replace(kit=args.kit, mount_points=args.mount_point),
-            sites,
-            Path(args.output),
-            args.codec,
-            cache,
-            args.changes,
-            _checking(args),
-            terminal.tell,
-        )
+        contents = _contents(args, sites)._replace(kit=args.kit, mount_points=args.mount_point)
+        output, checking = Path(args.output), _checking(args)
+        packed = packing.pack(contents, sites, output, args.codec, cache, args.changes, checking, terminal.tell)
     outcome = None
     if args.rehearse:  # the first job, for the first site
         from deployer.connected.bundle import rehearsals
@@ -92,11 +85,8 @@ def run(args: argparse.Namespace) -> int:
         return code
     image = packed.manifest.image
     frames = sum(segment.kind == FRAME for segment in packed.manifest.segments)
-    what = (
-        f"{image.entries} entries, {human(image.raw_size)} unpacked; {packed.reused} of {frames} frames from the cache"
-        if image.entries
-        else "only data"
-    )
+    what = f"{image.entries} entries, {human(image.raw_size)} unpacked"
+    what = f"{what}; {packed.reused} of {frames} frames from the cache" if image.entries else "only data"
     label = f"{packed.manifest.name}:{packed.manifest.version}"
     terminal.show(f"packed {label}: {human(packed.size)} ({what}): {packed.path}", f"digest {packed.digest}")
     if packed.manifest.changes:

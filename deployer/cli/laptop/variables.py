@@ -35,9 +35,8 @@ VARIABLES = (
     UserVariable(("DEPLOYER_ROOT",), SITE, "the root folder, if there is no --root"),
     UserVariable(("DEPLOYER_DEBUG",), BOTH, "1: print the traceback of an error"),
     UserVariable(("DEPLOYER_RESULT",), JOB, "the file to which a program writes its own result, as one JSON object"),
-    UserVariable(
-        ("DEPLOYER_CHECKPOINT",), JOB, "with `run --again`: the folder with the state that the next job continues from"
-    ),
+    UserVariable(("DEPLOYER_CHECKPOINT",), JOB,
+                 "with `run --again`: the folder with the state that the next job continues from"),
     UserVariable(("NO_COLOR",), BOTH, "not empty: no colour"),
     UserVariable(("CLICOLOR",), BOTH, "0: no colour"),
     UserVariable(("FORCE_COLOR", "CLICOLOR_FORCE"), BOTH, "neither empty nor 0: colour in pipes too, unless NO_COLOR"),
@@ -48,31 +47,21 @@ VARIABLES = (
     UserVariable(("XDG_CONFIG_HOME",), LAPTOP, "the folder of settings and own profiles, ~/.config by default"),
     UserVariable(("XDG_STATE_HOME",), LAPTOP, "the folder of logs and build records, ~/.local/state by default"),
     UserVariable(("DOCKER_HOST",), LAPTOP, "the Docker engine, instead of this machine's"),
-    UserVariable(
-        ("DOCKER_CONTEXT",), LAPTOP, "Docker's context, if DOCKER_HOST is not set, instead of its current one"
-    ),
+    UserVariable(("DOCKER_CONTEXT",), LAPTOP,
+                 "Docker's context, if DOCKER_HOST is not set, instead of its current one"),
     UserVariable(("DOCKER_CONFIG",), LAPTOP, "the folder of Docker's settings and contexts, ~/.docker by default"),
-    UserVariable(
-        ("HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY"),
-        LAPTOP,
-        "proxies of a build, in upper or lower case; no image contains them",
-    ),
-    UserVariable(
-        ("PIP_CERT", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"),
-        LAPTOP,
-        "CA certificates of a build, if DEPLOYER_CA_BUNDLE is not set; the first counts",
-    ),
+    UserVariable(("HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY"), LAPTOP,
+                 "proxies of a build, in upper or lower case; no image contains them"),
+    UserVariable(("PIP_CERT", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"), LAPTOP,
+                 "CA certificates of a build, if DEPLOYER_CA_BUNDLE is not set; the first counts"),
     UserVariable(("PIP_*",), LAPTOP, "pip's own settings: indexes and proxy of a build"),
-    UserVariable(
-        ("SSH_AUTH_SOCK", "SSH_ASKPASS", "SSH_ASKPASS_REQUIRE", "SSH_SK_PROVIDER", "DISPLAY", "KRB5CCNAME"),
-        LAPTOP,
-        "for ssh and ssh-keygen: keys in an agent, questions for passphrases, security keys, Kerberos",
-    ),
-    UserVariable(
-        ("SBATCH_ACCOUNT", "SLURM_ACCOUNT"), SITE, "the account of a job, if neither an option nor the plan names one"
-    ),
+    UserVariable(("SSH_AUTH_SOCK", "SSH_ASKPASS", "SSH_ASKPASS_REQUIRE", "SSH_SK_PROVIDER", "DISPLAY", "KRB5CCNAME"),
+                 LAPTOP,
+                 "for ssh and ssh-keygen: keys in an agent, questions for passphrases, security keys, Kerberos"),
+    UserVariable(("SBATCH_ACCOUNT", "SLURM_ACCOUNT"), SITE,
+                 "the account of a job, if neither an option nor the plan names one"),
     UserVariable(("OMP_NUM_THREADS",), SITE, "threads of a program that `exec` and `shell` start"),
-)
+)  # fmt: skip
 
 
 def read_by(*readers: str) -> list[UserVariable]:

@@ -133,12 +133,8 @@ VARIANTS = Cache("variants", "Horovod, compiled for each MPI family", cap=_GIB /
 KIT = Cache("kit", "parts of the kit (ch-run, udocker, squashfs-tools)", cap=_GIB // 16)
 TOOL = Cache("tool", "deployer.pyz as it was made before", cap=_GIB // 64)
 RESOLVER = Cache("resolver", "uv's data about package indexes", "", cap=_GIB)
-REHEARSE = Cache(
-    "rehearse",
-    "installed bundles of rehearsals",
-    "",
-    keeper="rehearse limits its size; `prune rehearse --all` removes it",
-)
+_KEEPER = "rehearse limits its size; `prune rehearse --all` removes it"
+REHEARSE = Cache("rehearse", "installed bundles of rehearsals", "", keeper=_KEEPER)
 CACHES = (
     BASES, FRAMES, DEPLOY, WHEELS, LINK, VARIANTS, KIT, TOOL, RESOLVER, REHEARSE,
     Cache("engine", "layers of the tests' own Docker engine", "", keeper="limits its size when it starts"),
@@ -200,11 +196,6 @@ class CacheUsage(NamedTuple):
         }  # fmt: skip
 
 
-def listed() -> list[CacheUsage]:
-    """Return the content summary of each cache."""
-    return [usage(cache) for cache in CACHES]
-
-
 def usage(cache: Cache) -> CacheUsage:
     """Return the content summary of a cache."""
     held = entries(cache)
@@ -261,8 +252,11 @@ def prune(names: Iterable[str], days: float = AGE, everything: bool = False, dry
         Refused: a build or pack uses the caches.
     """
     chosen = list(map(_ours, names)) or [cache for cache in CACHES if not cache.keeper]
-    with contextlib.nullcontext() if dry_run else _alone():
-        return [_prune(cache, days, everything, dry_run) for cache in chosen]
+    try:
+        with contextlib.nullcontext() if dry_run else _locked(fcntl.LOCK_EX | fcntl.LOCK_NB):
+            return [_prune(cache, days, everything, dry_run) for cache in chosen]
+    except BlockingIOError:
+        raise Refused("a build or pack uses the caches", "prune when that command has ended") from None
 
 
 def _prune(cache: Cache, days: float, everything: bool, dry_run: bool) -> Pruned:
@@ -281,45 +275,30 @@ def _prune(cache: Cache, days: float, everything: bool, dry_run: bool) -> Pruned
             excess -= entry.size
             removed.append(entry)
             for path in () if dry_run else entry.paths:
-                _remove(path)
+                with files.errors_named(f"remove {path}"):
+                    if path.is_dir() and not path.is_symlink():
+                        files.remove_tree(str(path))
+                    else:
+                        path.unlink(missing_ok=True)
     return Pruned(cache.name, len(removed), sum(entry.size for entry in removed))
 
 
-def _remove(path: Path) -> None:
-    with files.errors_named(f"remove {path}"):
-        if path.is_dir() and not path.is_symlink():
-            files.remove_tree(str(path))
-        else:
-            path.unlink(missing_ok=True)
-
-
 def _ours(name: str) -> Cache:
-    for cache in CACHES:
-        if cache.name == name and not cache.keeper:
-            return cache
-        if cache.name == name:
-            raise UsageError(f"deployer does not prune the cache {name}", cache.keeper)
-    known = ", ".join(cache.name for cache in CACHES if not cache.keeper)
-    raise UsageError(f"there is no cache {name}", f"the caches: {known}")
+    by_name = {cache.name: cache for cache in CACHES}
+    if name not in by_name:
+        known = ", ".join(cache.name for cache in CACHES if not cache.keeper)
+        raise UsageError(f"there is no cache {name}", f"the caches: {known}")
+    if by_name[name].keeper:
+        raise UsageError(f"deployer does not prune the cache {name}", by_name[name].keeper)
+    return by_name[name]
 
 
 # ------------------------------------------------------------------------------------------------ in use
 
 
-@contextlib.contextmanager
-def in_use() -> Iterator[None]:
+def in_use() -> contextlib.AbstractContextManager[None]:
     """Prevent pruning while the block runs. Any number of processes can do this at once."""
-    with _locked(fcntl.LOCK_SH):
-        yield
-
-
-@contextlib.contextmanager
-def _alone() -> Iterator[None]:
-    try:
-        with _locked(fcntl.LOCK_EX | fcntl.LOCK_NB):
-            yield
-    except BlockingIOError:
-        raise Refused("a build or pack uses the caches", "prune when that command has ended") from None
+    return _locked(fcntl.LOCK_SH)
 
 
 @contextlib.contextmanager

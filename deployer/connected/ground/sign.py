@@ -13,7 +13,6 @@ from deployer.connected.ground import progress
 from deployer.contract.base import json_records
 from deployer.contract.base.errors import IntegrityError, MissingTool, UsageError
 from deployer.contract.bundle import plan_update, sealed_file, sshsig
-from deployer.contract.bundle.sealed_file import Seal
 from deployer.contract.bundle.sshsig import Key
 from deployer.system import files, process
 from deployer.system.trust import signature
@@ -71,7 +70,11 @@ def sign(bundle: Path, key: Path) -> Signed:
         before = read_seal(stream, str(bundle))
         others = [other for other in before.signatures if sshsig.read(other).key != signer]
         seal = before._replace(signatures=tuple(sorted([blob, *others])))
-        _replace_tail(stream, bundle, seal)
+        journal, tail = _journal(bundle), sealed_file.tail(seal)
+        with files.published(str(journal)) as copy:
+            copy.write(tail)
+        _write_tail(stream, tail)
+        journal.unlink()
     return Signed(seal.digest, signer, [sshsig.read(item).key.fingerprint for item in seal.signatures])
 
 
@@ -110,14 +113,11 @@ def made(message: bytes, key: Path, namespace: str = sshsig.NAMESPACE) -> bytes:
         path = Path(folder, "bundle.json")
         path.write_bytes(message)
         argv = [SSH_KEYGEN, "-Y", "sign", "-f", str(key), "-n", namespace, str(path)]
-        env = process.base_environment(*_ENVIRONMENT)
-        done = process.run(
-            argv,
-            timeout=_SECONDS,
-            env=env,
-            check=False,
-            hint="install OpenSSH 8.1 or newer: apt-get install openssh-client",
+        env, hint = (
+            process.base_environment(*_ENVIRONMENT),
+            "install OpenSSH 8.1 or newer: apt-get install openssh-client",
         )
+        done = process.run(argv, timeout=_SECONDS, env=env, check=False, hint=hint)
         if signature.is_too_old(done):
             raise MissingTool("this ssh-keygen cannot sign files", "install openssh-client, 8.1 or newer")
         if done.returncode:
@@ -128,15 +128,6 @@ def made(message: bytes, key: Path, namespace: str = sshsig.NAMESPACE) -> bytes:
 
 def _journal(bundle: Path) -> Path:
     return bundle.with_name(f".{bundle.name}.tail")
-
-
-def _replace_tail(stream: IO[bytes], bundle: Path, seal: Seal) -> None:
-    journal = _journal(bundle)
-    tail = sealed_file.tail(seal)
-    with files.published(str(journal)) as copy:
-        copy.write(tail)
-    _write_tail(stream, tail)
-    journal.unlink()
 
 
 def _write_tail(stream: IO[bytes], tail: bytes) -> None:

@@ -193,26 +193,17 @@ def checked(model: type[M], raw: dict[str, Any], origin: Origin, path: Path) -> 
     Raises:
         UsageError: the content has errors. All errors are listed.
     """
-    found = None
     problems = list(origin.problems)
     try:
-        found = model.model_validate(raw, context=path.parent)
+        checked_model = model.model_validate(raw, context=path.parent)
+        if not problems:
+            return checked_model
     except ValidationError as error:
-        problems += [Problem(*origin.at(place), place, said) for place, said in _explained(error, model, origin)]
-    if found is None or problems:
-        said = [problem.text() for problem in sorted(problems)]
-        if len(said) == 1:
-            raise UsageError(said[0])
-        raise UsageError(f"{path} has {counted(len(said), 'error')}", details=said)
-    return found
-
-
-def _read(path: Path, hint: str) -> str:
-    with files.errors_named(f"read {path}"):
-        size = path.stat().st_size if path.is_file() else 0
-    if size > _MAX_BYTES:
-        raise UsageError(f"{path} has {size} bytes; at most {_MAX_BYTES} are allowed")
-    return files.read_text(str(path), hint)
+        problems += [Problem(*origin.at(place), place, text) for place, text in _explained(error, model, origin)]
+    texts = [problem.text() for problem in sorted(problems)]
+    if len(texts) == 1:
+        raise UsageError(texts[0])
+    raise UsageError(f"{path} has {counted(len(texts), 'error')}", details=texts)
 
 
 class Document:
@@ -223,7 +214,11 @@ class Document:
     """
 
     def __init__(self, path: Path, what: str) -> None:
-        text = _read(path, f"give the path of {what}")
+        with files.errors_named(f"read {path}"):
+            size = path.stat().st_size if path.is_file() else 0
+        if size > _MAX_BYTES:
+            raise UsageError(f"{path} has {size} bytes; at most {_MAX_BYTES} are allowed")
+        text = files.read_text(str(path), f"give the path of {what}")
         if sum(map(text.count, _STRUCTURE)) > _MAX_STRUCTURE:
             raise UsageError(f"{path} has too many values; at most {_MAX_VALUES} are allowed")
         self._path = path
@@ -287,9 +282,8 @@ class Document:
             for key, item in node.value:
                 name, at = str(key.value), key.start_mark.line + 1
                 if name in first:
-                    self.problems.append(
-                        Problem(self._path, at, (*place, name), f"is given twice: first on line {first[name]}")
-                    )
+                    text = f"is given twice: first on line {first[name]}"
+                    self.problems.append(Problem(self._path, at, (*place, name), text))
                 first.setdefault(name, at)
                 self._index((*place, name), item, at)
 
@@ -313,10 +307,10 @@ class Document:
         mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
         if mark is None:
             return UsageError(f"{self._path}: not valid YAML: {error}")
-        said = " ".join(word for word in (getattr(error, "context", None), getattr(error, "problem", None)) if word)
-        first = _CANNOT_BEGIN.search(said)
+        text = " ".join(word for word in (getattr(error, "context", None), getattr(error, "problem", None)) if word)
+        first = _CANNOT_BEGIN.search(text)
         hint = f"put a text that begins with {first[1] or first[2]} in quotes" if first else ""
-        return UsageError(f"{self._path}:{mark.line + 1}: not valid YAML: {said}", hint)
+        return UsageError(f"{self._path}:{mark.line + 1}: not valid YAML: {text}", hint)
 
 
 # ------------------------------------------------------------------------------------------------ texts of errors
@@ -335,33 +329,23 @@ def _explained(error: ValidationError, model: type[BaseModel], origin: Origin) -
             yield place, _in_words(problem, place, model, origin)
 
 
-_NUMBER, _YES_NO, _DATE = "must be a whole number", "must be true or false", "must be a date, YYYY-MM-DD"
-_KEYS, _LIST, _TEXT = "must hold keys, KEY: VALUE", "must be a list: write [A, B]", "must be text"
+_DATE = "must be a date, YYYY-MM-DD"
 
 #: Error texts, by pydantic's name for the kind of error. The wrong value is appended. Pydantic's own texts are never
 #: printed, because they describe inputs, instances and patterns.
 WORDS: dict[str, str] = {
-    "bool_parsing": _YES_NO,
-    "bool_type": _YES_NO,
-    "date_from_datetime_inexact": _DATE,
-    "date_from_datetime_parsing": _DATE,
-    "date_parsing": _DATE,
-    "date_type": _DATE,
-    "dict_type": _KEYS,
-    "finite_number": _NUMBER,
+    **dict.fromkeys(("bool_parsing", "bool_type"), "must be true or false"),
+    **dict.fromkeys(("date_from_datetime_inexact", "date_from_datetime_parsing", "date_parsing", "date_type"), _DATE),
+    **dict.fromkeys(("dict_type", "model_attributes_type", "model_type"), "must hold keys, KEY: VALUE"),
+    **dict.fromkeys(("finite_number", "int_from_float", "int_parsing", "int_type"), "must be a whole number"),
     "greater_than_equal": "must be at least {ge}",
-    "int_from_float": _NUMBER,
-    "int_parsing": _NUMBER,
     "int_parsing_size": "must be a number of fewer digits",
-    "int_type": _NUMBER,
     "invalid_key": "keys must be text: write this one with quotes",
     "less_than_equal": "must be at most {le}",
-    "list_type": _LIST,
+    "list_type": "must be a list: write [A, B]",
     "literal_error": "must be {expected}",
-    "model_attributes_type": _KEYS,
-    "model_type": _KEYS,
     "string_too_long": "must have at most {max_length} characters",
-    "string_type": _TEXT,
+    "string_type": "must be text",
     "string_unicode": "must be text in UTF-8",
     "too_short": "must have at least {min_length} entries",
 }
@@ -385,9 +369,8 @@ def _in_words(problem: ErrorDetails, place: KeyPath, model: type[BaseModel], ori
     if kind == "list_type" and isinstance(given, str):
         return f"must be a list: write [{', '.join(given.split())}]"
     if kind == "string_pattern_mismatch":
-        return (
-            f"{_value(given)} is not valid: it must be {FORMS.get(str(context['pattern']), 'written in another way')}"
-        )
+        valid = FORMS.get(str(context["pattern"]), "written in another way")
+        return f"{_value(given)} is not valid: it must be {valid}"
     if kind == "too_short" and not given:
         return "must not be empty"
     near = ""
@@ -424,19 +407,18 @@ def _unknown_key(place: KeyPath, model: type[BaseModel]) -> str:
     near = guess(word, own)
     if near:
         return "unknown key" + near
-    meant = next(iter(difflib.get_close_matches(word, homes, n=1)), None)
-    if meant is None:
-        return f"unknown key; known here: {', '.join(own)}"
-    return f"unknown key, perhaps you meant {meant!r}, which belongs under {homes[meant]}"
+    for meant in difflib.get_close_matches(word, homes, n=1):
+        return f"unknown key, perhaps you meant {meant!r}, which belongs under {homes[meant]}"
+    return f"unknown key; known here: {', '.join(own)}"
 
 
 @cache
 def _homes(model: type[BaseModel]) -> dict[str, str]:
     """Return the right place of each key of a model and its nested models, for error texts."""
-    found: dict[str, list[str]] = {}
+    places: dict[str, list[str]] = {}
     for home, key in _all_keys(model, ()):
-        found.setdefault(key, []).append(".".join(home) or "the top")
-    return {key: " or ".join(homes[:2]) for key, homes in found.items()}
+        places.setdefault(key, []).append(".".join(home) or "the top")
+    return {key: " or ".join(homes[:2]) for key, homes in places.items()}
 
 
 def _keys_at(model: type[BaseModel], place: KeyPath) -> list[str]:

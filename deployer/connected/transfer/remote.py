@@ -102,33 +102,19 @@ _ENVIRONMENT = ("SSH_AUTH_SOCK", "SSH_ASKPASS", "DISPLAY", "KRB5CCNAME", "TERM")
 _TRY_SSH = "check that ssh HOST works"
 #: Errors from ssh: a pattern for its output, our message, and the hint.
 _SSH_ERRORS = (
-    (
-        r"REMOTE HOST IDENTIFICATION HAS CHANGED|REVOKED HOST KEY",
-        "the site's host key is not the one in known_hosts",
-        "ask the site whether its key changed; if so, remove the old key with ssh-keygen -R HOST",
-    ),
-    (
-        r"Host key verification failed",
-        "the site's host key is not known here yet",
-        "log in once with ssh HOST, and compare the fingerprint that it shows with the one that the site publishes",
-    ),
+    (r"REMOTE HOST IDENTIFICATION HAS CHANGED|REVOKED HOST KEY", "the site's host key is not the one in known_hosts",
+     "ask the site whether its key changed; if so, remove the old key with ssh-keygen -R HOST"),
+    (r"Host key verification failed", "the site's host key is not known here yet",
+     "log in once with ssh HOST, and compare the fingerprint that it shows with the one that the site publishes"),
     (r"Permission denied", "the site refused the login", "check the user name and the key: try ssh HOST"),
-    (
-        r"Could not resolve hostname",
-        "the login host's name cannot be resolved",
-        "check that it is in ~/.ssh/config, or name another file by --ssh-config or in $DEPLOYER_SSH_CONFIG",
-    ),
-    (
-        r"timed out|refused|No route to host|unreachable|closed|reset by|Broken pipe|not responding|broke",
-        "the login node does not answer",
-        "check the network and the node, then try again; parts that arrived complete are not sent again",
-    ),
-    (
-        r"[Cc]an't open user config file|Bad configuration option|terminating, \d+ bad configuration",
-        "the ssh configuration cannot be used",
-        "check the file given with --ssh-config",
-    ),
-)
+    (r"Could not resolve hostname", "the login host's name cannot be resolved",
+     "check that it is in ~/.ssh/config, or name another file by --ssh-config or in $DEPLOYER_SSH_CONFIG"),
+    (r"timed out|refused|No route to host|unreachable|closed|reset by|Broken pipe|not responding|broke",
+     "the login node does not answer",
+     "check the network and the node, then try again; parts that arrived complete are not sent again"),
+    (r"[Cc]an't open user config file|Bad configuration option|terminating, \d+ bad configuration",
+     "the ssh configuration cannot be used", "check the file given with --ssh-config"),
+)  # fmt: skip
 
 
 class Attended(NamedTuple):
@@ -323,10 +309,9 @@ class Remote:
         self.python, self.workspace = answers["python"], answers["home"]
         version, owner = answers.get("version", ""), answers.get("owner") or "UNKNOWN"
         if _is_newer(version):
-            terminal.warn(
-                f"{self.host} keeps its {_TOOL} {version} (owner: {owner}), which is newer than this deployer "
-                f"({deployer.__version__}): jobs may wait there that need it; update deployer here"
-            )
+            newer = f"which is newer than this deployer ({deployer.__version__})"
+            text = f"{newer}: jobs may wait there that need it; update deployer here"
+            terminal.warn(f"{self.host} keeps its {_TOOL} {version} (owner: {owner}), {text}")
         elif "same" not in answers:
             self._put(tool)
 

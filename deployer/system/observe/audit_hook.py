@@ -36,25 +36,10 @@ _LIBRARIES = (*_PACKAGES, os.path.dirname(os.__file__) + "/", "<frozen ")
 _POOL = "/concurrent/futures/thread.py"
 #: Local variables that show what a library downloads, and where it would put it.
 _NAMES = (
-    "url",
-    "fullurl",
-    "method",
-    "origin",
-    "fname",
-    "cache_subdir",
-    "repo_id",
-    "repo_or_dir",
-    "pretrained_model_name_or_path",
-    "dataset_name",
-    "data_id",
-    "info_or_id",
-    "name",
-    "path",
-    "root",
-    "download_target",
-    "cached_file",
-    "fpath",
-)
+    "url", "fullurl", "method", "origin", "fname", "cache_subdir", "repo_id", "repo_or_dir",
+    "pretrained_model_name_or_path", "dataset_name", "data_id", "info_or_id", "name", "path", "root",
+    "download_target", "cached_file", "fpath",
+)  # fmt: skip
 #: Common variable names, which count only in functions of packages, even if they are empty.
 _COMMON = ("name", "path")
 #: Kinds of observations that include such variables: what a library wanted to download, or could not keep.

@@ -29,7 +29,7 @@ def put(path: Path, size: int, days: float) -> Path:
 
 
 def held(name: str) -> tuple[int, int]:
-    found = {item.cache.name: item for item in caches.listed()}[name]
+    found = {item.cache.name: item for item in map(caches.usage, caches.CACHES)}[name]
     return found.entries, found.bytes
 
 
