@@ -12,7 +12,6 @@ from deployer.connected.bundle.about import sbom as sboms
 from deployer.connected.bundle.about.listing import files_of
 from deployer.connected.check import rehearsed
 from deployer.connected.ground import progress
-from deployer.connected.ground.reports import html_page
 from deployer.contract.base.errors import UsageError
 from deployer.contract.bundle.manifest import REHEARSALS_PREFIX
 from deployer.contract.bundle.sealed_file import read_manifest
@@ -80,7 +79,8 @@ def _page(args: argparse.Namespace) -> None:
     from deployer.connected.bundle.about import officer_page
 
     files.check_not_folder(str(args.html))  # fail before reading the bundle
-    html_page.write(args.html, officer_page.make(args.bundle, args.since, dt.datetime.now(dt.timezone.utc).date()))
+    today = dt.datetime.now(dt.timezone.utc).date()
+    files.write_text(str(args.html), officer_page.make(args.bundle, args.since, today))
     common.show_result(args, {"page": str(args.html)}, f"wrote {args.html}")
 
 

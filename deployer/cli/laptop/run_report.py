@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> None:
 
 def _page(args: argparse.Namespace) -> None:
     """Write the HTML page of jobs."""
-    from deployer.connected.ground.reports import html_page, job_page
+    from deployer.connected.ground.reports import job_page
 
     if args.beside or args.all_layouts:
         raise UsageError("--beside and --all-layouts cannot be used with --html", "leave them out, or --html")
@@ -67,7 +67,7 @@ def _page(args: argparse.Namespace) -> None:
         if not folder and not files.is_file(path):
             raise UsageError(f"{path} does not exist", "give a job's folder, or its result.json")
         records.append((results.read(path) if folder else results.read_file(path)).record)
-    html_page.write(args.html, job_page.make(records))
+    files.write_text(str(args.html), job_page.make(records))
     common.show_result(args, {"page": str(args.html)}, f"wrote {args.html}")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -11,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, NoReturn, TypeVar
 
+from deployer.connected.ground import caches
 from deployer.contract.base.errors import DeployerError
 from deployer.system import terminal
 
@@ -100,7 +100,7 @@ def parts_bar(what: str) -> Iterator[Callable[[str, int, int], None]]:
 
 def of_folder(what: str, folder: Path, total: int | None, work: Callable[[], _Result]) -> _Result:
     """Do work that fills a folder, showing a bar of the folder's size. Return the result of the work."""
-    return of_size(what, lambda: _size(folder), total, work)
+    return of_size(what, lambda: caches.size(folder) if folder.is_dir() else 0, total, work)
 
 
 def of_size(
@@ -118,7 +118,7 @@ def of_size(
 
     def look() -> None:
         shown = 0
-        with contextlib.suppress(DeployerError):  # the work reports the error
+        with contextlib.suppress(DeployerError, OSError):  # the work reports the error
             while not done.wait(every):
                 now = size()
                 if done.is_set():  # the bar may already be closed
@@ -135,17 +135,6 @@ def of_size(
         finally:
             done.set()
             watcher.join(timeout=_LAST_LOOK)
-
-
-def _size(folder: Path) -> int:
-    total = 0
-    for inner, _, names in os.walk(folder):
-        for name in names:
-            with contextlib.suppress(
-                FileNotFoundError, NotADirectoryError
-            ):  # the work moves and removes files meanwhile
-                total += os.lstat(os.path.join(inner, name)).st_size
-    return total
 
 
 def show_beside(line: str, stream: IO[str] | None = None) -> None:

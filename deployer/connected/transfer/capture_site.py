@@ -155,18 +155,17 @@ def capture_site(request: SiteRequest, tell: Callable[[Sequence[CapturedPartitio
         _write(request, remote.fetch(captured_there, _MAX_PROFILE), remote.fetch(answer.text("facts"), _MAX_FACTS))
         _clean(request, remote)
         access = Access(request.host, remote.python, request.workspace)
-    made = _decided(request, access)
+    decided = _decided(request, access)
     captured = profiles.load(str(request.captured))
     differences = drift.between(*map(profiles.comparable, (before, captured))) if before else []
     problem, missing = None, []
     try:
-        missing = [f"{each.key}: {each.why}" for each in decisions.lacking(profiles.load(str(request.output)))]
+        missing = [f"{fact.key}: {fact.why}" for fact in decisions.lacking(profiles.load(str(request.output)))]
     except UsageError as error:  # a decision refers to a removed item, such as an older MPI version
         hint = f"the facts are new, and a decision no longer fits them: correct {request.output}"
         problem = UsageError(error.message, hint, error.details)
-    return CapturedSite(
-        request.name or captured.name, problem, made, missing, partitions, notes, differences, time.monotonic() - began
-    )
+    seconds, name = time.monotonic() - began, request.name or captured.name
+    return CapturedSite(name, problem, decided, missing, partitions, notes, differences, seconds)
 
 
 def _before(request: SiteRequest) -> tuple[Profile | None, list[str]]:
@@ -230,17 +229,17 @@ def _decided(request: SiteRequest, access: Access) -> list[Decision]:
     extends = f"./{request.captured.name}"
     date = captured.source.date or ""
     heading = f"What people decide about {name}. Its facts are in {extends}, captured {date}."
-    found = decisions.decide(captured, access)
+    decided = decisions.decide(captured, access)
     # Use an absolute path: a name without a slash would be a profile's name.
     place = request.output.absolute().with_name(f".{request.output.name}.new")
     try:
-        files.write_text(str(place), decisions.text(name, extends, access, found, heading))
+        files.write_text(str(place), decisions.text(name, extends, access, decided, heading))
         examples = decisions.lacking(profiles.load(str(place)))
-        found = list({decision.place: decision for decision in [*found, *examples]}.values())
-        files.write_text(str(request.output), decisions.text(name, extends, access, found, heading))
+        decided = list({decision.place: decision for decision in [*decided, *examples]}.values())
+        files.write_text(str(request.output), decisions.text(name, extends, access, decided, heading))
     finally:
         place.unlink(missing_ok=True)
-    return found
+    return decided
 
 
 def stem(host: str) -> str:

@@ -74,7 +74,7 @@ class PushOptions(NamedTuple):
     job: str | None = None
     packed: str = ""
     then: Sequence[str] = ()
-    handed_over: Callable[[], None] | None = None
+    handed_over: Callable[[], None] = lambda: None
     installed: "Callable[[Pushed], None] | None" = None
     hear: Callable[[str], None] | None = None
 
@@ -119,10 +119,10 @@ class Pushed(NamedTuple):
     then: Fields | None = None
 
     def record(self) -> json_records.Record:
-        found = {**self._asdict(), "checked": records.plain(self.checked)}
-        found["squashfs"] = self.squashfs.record if self.squashfs else None
-        del found["then"]
-        return found
+        squashfs = self.squashfs.record if self.squashfs else None
+        record = {**self._asdict(), "checked": records.plain(self.checked), "squashfs": squashfs}
+        del record["then"]
+        return record
 
     def installed(self, answer: Fields, started: float, sent: float) -> "Pushed":
         """Return the result after the install, from the site's answer and the transfer times."""
@@ -191,9 +191,12 @@ def push(
                 verdict = check_for(verification, newer, options)
             pushed = _push(stream, verification, remote, options)._replace(checked=verdict.checked if verdict else None)
             if options.squashfs and pushed.folder:
-                pushed = pushed._replace(squashfs=_squash(verification, remote))
+                words = ["squash", f"{verification.manifest.name}:{verification.manifest.version}"]
+                with progress.far_bar("squash") as tell:
+                    answer = remote.site(words, _INSTALL_SECONDS, tell=tell)
+                pushed = pushed._replace(squashfs=answer.maybe_child("squashfs"))
             mine = trust.own(verification.trust.keys)
-            warnings = (mine if mine and each.startswith(UNKNOWN_SIGNERS) else each for each in pushed.warnings)
+            warnings = (mine if mine and text.startswith(UNKNOWN_SIGNERS) else text for text in pushed.warnings)
             return pushed._replace(warnings=tuple(warnings))
 
 
@@ -203,14 +206,17 @@ def check_for(bundle: Verification, profile: Profile, options: PushOptions) -> V
     None: the bundle has no plan for the site and needs none. Prints the refused plans, and whether the bundle's own
     plan has another verdict. Raises Refused for a bundle that must not be sent.
     """
-    found = check_carried(bundle, profile, options.facts)
-    if not found and not bundle.manifest.is_data and not options.without_plan:
-        raise _no_plan(profile, bundle.manifest)
-    jobs = [options.job] if options.job else [job.name for job in bundle.manifest.jobs]
-    return chosen(found, profile, options.force, jobs) if found else None
+    verdicts, manifest = check_carried(bundle, profile, options.facts), bundle.manifest
+    if not verdicts and not manifest.is_data and not options.without_plan:  # it could replace a bundle in use there
+        has = ", ".join(plans_in(manifest)) or "none"
+        text = f"{manifest.name}:{manifest.version} has no plan for {profile.name}, so `run` cannot use it there"
+        hint = f"pack it again with --site {profile.name}; or send it with --without-plan for `exec` and `shell` only"
+        raise Refused(f"{text}; its plans: {has}", hint)
+    jobs = [options.job] if options.job else [job.name for job in manifest.jobs]
+    return chosen(verdicts, profile, options.force, jobs) if verdicts else None
 
 
-def chosen(found: Sequence[Verdict], profile: Profile, force: bool, jobs: Sequence[str] = ()) -> Verdict:
+def chosen(verdicts: Sequence[Verdict], profile: Profile, force: bool, jobs: Sequence[str] = ()) -> Verdict:
     """Return the first verdict on the plans for a site that is not a refusal, otherwise the first verdict.
 
     Prints the refused plans.
@@ -223,30 +229,25 @@ def chosen(found: Sequence[Verdict], profile: Profile, force: bool, jobs: Sequen
         Refused: all plans are refused.
     """
     if len(jobs) == 1:
-        found = [each.of_job(jobs[0]) for each in found]
-    refused = [each for each in found if all(each.checked.of_job(job).verdict == REFUSE for job in jobs or [""])]
-    first = next((each for each in found if each not in refused), found[0])
+        verdicts = [verdict.of_job(jobs[0]) for verdict in verdicts]
+    refused = [one for one in verdicts if all(one.checked.of_job(job).verdict == REFUSE for job in jobs or [""])]
+    first = next((verdict for verdict in verdicts if verdict not in refused), verdicts[0])
     if first in refused and not force:
-        raise _refused(profile, first.checked)
-    for each in refused:
-        if each is not first:
-            against = each.checked.against[0]
-            terminal.warn(
-                f"check refuses partition {each.partition} of {profile.name}: "
-                f"{against.code}: {against.about}: {against.message}"
-            )
-    _warn_of_another_verdict(profile, first)
-    return first
-
-
-def _warn_of_another_verdict(profile: Profile, now: Verdict) -> None:
-    """Warn if the verdict in the bundle's plan, which ``run`` will show at the site, differs from the current one."""
-    packed = now.plan.checked if now.plan else None
-    if packed and packed.verdict != now.checked.verdict:
+        against, *others = first.checked.against
+        more = f", and {counted(len(others), 'more finding')}" if others else ""
+        text = f"check predicts that it will not run on {profile.name}: {against.code}: {against.about}"
+        raise Refused(f"{text}: {against.message}{more}", f"{against.remedy}; `push --force` sends it anyway")
+    for verdict in refused:
+        if verdict is not first:
+            against, partition = verdict.checked.against[0], f"partition {verdict.partition} of {profile.name}"
+            terminal.warn(f"check refuses {partition}: {against.code}: {against.about}: {against.message}")
+    packed = first.plan.checked if first.plan else None
+    if packed and packed.verdict != first.checked.verdict:
         terminal.warn(
-            f"check for {profile.name} is {now.checked.verdict} now, but the plan in the bundle, which `run` uses at "
+            f"check for {profile.name} is {first.checked.verdict} now, but the plan in the bundle, which `run` uses at "
             f"the site, has {packed.verdict}{packed.by}: make a new plan (`deployer plan`) and send it (`push --plan`)"
         )
+    return first
 
 
 def _has_published(remote: Remote) -> bool:
@@ -261,32 +262,10 @@ def _has_published(remote: Remote) -> bool:
         return False
 
 
-def _squash(bundle: Verification, remote: Remote) -> Fields | None:
-    words = ["squash", f"{bundle.manifest.name}:{bundle.manifest.version}"]
-    with progress.far_bar("squash") as tell:
-        answer = remote.site(words, _INSTALL_SECONDS, tell=tell)
-    return answer.maybe_child("squashfs")
-
-
 def plans_in(manifest: Manifest) -> list[str]:
     """Return the names of the sites that a bundle has plans for."""
-    found = (member.name for member in manifest.members if member.name.startswith(PLANS_PREFIX))
-    return sorted({name[len(PLANS_PREFIX) :].removesuffix(".json").partition("/")[0] for name in found})
-
-
-def _no_plan(profile: Profile, manifest: Manifest) -> Refused:
-    """Return the error for a bundle without a plan for the site. It could replace a bundle in use there."""
-    label = f"{manifest.name}:{manifest.version}"
-    has = ", ".join(plans_in(manifest)) or "none"
-    hint = f"pack it again with --site {profile.name}; or send it with --without-plan for `exec` and `shell` only"
-    return Refused(f"{label} has no plan for {profile.name}, so `run` cannot use it there; its plans: {has}", hint)
-
-
-def _refused(profile: Profile, checked: Checked) -> Refused:
-    first, *others = checked.against
-    more = f", and {counted(len(others), 'more finding')}" if others else ""
-    text = f"check predicts that it will not run on {profile.name}: {first.code}: {first.about}: {first.message}{more}"
-    return Refused(text, f"{first.remedy}; `push --force` sends it anyway")
+    plans = (member.name for member in manifest.members if member.name.startswith(PLANS_PREFIX))
+    return sorted({name[len(PLANS_PREFIX) :].removesuffix(".json").partition("/")[0] for name in plans})
 
 
 def _push(stream: IO[bytes], bundle: Verification, remote: Remote, options: PushOptions) -> Pushed:
@@ -339,7 +318,12 @@ def _offered(
     shipment = shipment_for(stream, bundle.seal, bundle.manifest, held)
     if options.packed:
         _verify_parts(bundle, shipment)
-    _check_space(remote, known.number("free"), shipment, bundle)
+    # Space for the bundle and its parts, and later for bundle and image.
+    free, need = known.number("free"), shipment.ending.end + max(shipment.size, bundle.manifest.unpacked)
+    if free < need:
+        where, has = f"{remote.host}:{remote.workspace}", f"{free / 1e6:.1f} MB free"
+        hint = "free some space (`deployer gc --site SITE`), or set another workspace in the site profile"
+        raise SpaceError(f"{where} has {has}; bundle and image need {need / 1e6:.1f} MB", hint)
     return done._replace(sent=shipment.size, parts=len(shipment.parts)), shipment
 
 
@@ -359,19 +343,15 @@ class _Sending:
         self._done, shipment = _offered(known, self._stream, self._bundle, self._remote, self._options)
         self._started = time.monotonic()
         if shipment is None:  # already installed, so the site waits for nothing
-            self._hand_over()
-        return self._sent_of(shipment)
-
-    def _hand_over(self) -> None:
-        if self._options.handed_over:
             self._options.handed_over()
+        return self._sent_of(shipment)
 
     def _sent_of(self, shipment: Shipment | None) -> Iterator[bytes]:
         if shipment:
             with progress.bar("send", shipment.size) as advance:
                 for piece in as_stream(self._stream, shipment, advance):
                     if piece is delta.END:
-                        self._hand_over()
+                        self._options.handed_over()
                     yield piece
         self._sent = time.monotonic()
         self._show_installed()
@@ -469,13 +449,3 @@ def _verify_parts(verification: Verification, shipment: Shipment) -> None:
                 pass
         except IntegrityError as error:
             raise DamagedBundle(error.message) from error
-
-
-def _check_space(remote: Remote, free: int, shipment: Shipment, bundle: Verification) -> None:
-    """Raise SpaceError unless the site has space for the bundle and its parts, and later bundle and image."""
-    need = shipment.ending.end + max(shipment.size, bundle.manifest.unpacked)
-    if free < need:
-        raise SpaceError(
-            f"{remote.host}:{remote.workspace} has {free / 1e6:.1f} MB free; bundle and image need {need / 1e6:.1f} MB",
-            "free some space (`deployer gc --site SITE`), or set another workspace in the site profile",
-        )

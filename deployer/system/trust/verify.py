@@ -82,27 +82,13 @@ class Verification:
         self.trust = whose
         self._descriptor = stream.fileno()
         self._path = path
-        self._seal = seal
+        self.seal = seal
+        self.digest = seal.digest
         self._comes = comes
         self.manifest = manifest
         #: bundle.json as it is in the file; its digest is in the seal.
-        self._manifest_bytes = data
+        self.manifest_bytes = data
         self._left = {segment.offset: segment for segment in manifest.segments if segment.size}
-
-    @property
-    def seal(self) -> Seal:
-        """The bundle's seal."""
-        return self._seal
-
-    @property
-    def digest(self) -> str:
-        """The bundle's digest."""
-        return self._seal.digest
-
-    @property
-    def manifest_bytes(self) -> bytes:
-        """bundle.json as it is in the file."""
-        return self._manifest_bytes
 
     def member_segments(self, name: str) -> List[Segment]:
         """Return the content segments of a member, in order."""
@@ -147,7 +133,7 @@ class Verification:
         """Return the bundle as a verified one, now that every segment has passed."""
         if self._left:
             raise AssertionError("%d segments were never checked" % len(self._left))
-        return VerifiedBundle(self._seal, self.manifest, self._manifest_bytes, self.trust)
+        return VerifiedBundle(self.seal, self.manifest, self.manifest_bytes, self.trust)
 
     def _pread(self, offset: int, size: int) -> bytes:
         with files.errors_named("read " + self._path):

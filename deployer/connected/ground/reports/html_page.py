@@ -11,23 +11,13 @@ import jinja2
 from markupsafe import Markup
 
 from deployer.contract.base.text import printable
-from deployer.system import files
 
 FOLDER = Path(__file__).parent / "pages"
 
 
 def page(template: str, **values: object) -> str:
     """Return the page made from a template in the folder ``pages`` with the given values."""
-    return _templates().get_template(template).render(values)
-
-
-def write(path: Path, text: str) -> None:
-    """Write a page completely or not at all."""
-    files.write_text(str(path), text)
-
-
-def _templates() -> jinja2.Environment:
-    return jinja2.Environment(
+    templates = jinja2.Environment(
         loader=jinja2.FileSystemLoader(FOLDER),
         autoescape=True,
         finalize=_clean,
@@ -35,6 +25,7 @@ def _templates() -> jinja2.Environment:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
+    return templates.get_template(template).render(values)
 
 
 def _clean(value: Any) -> Any:

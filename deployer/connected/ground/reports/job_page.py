@@ -126,47 +126,44 @@ def _steps(record: _Record) -> list[_Step]:
     seconds = number(record.get("seconds"))
     if seconds is None:
         return []
-    found, at = [], 0.0
+    steps, at = [], 0.0
     for step in _list(record.get("steps"))[:_STEPS]:
         ends = number(step.get("seconds")) if isinstance(step, dict) else None
         if ends is not None and ends >= at:
             name = _text(step.get("name"))
-            found.append(_Step(_STEP_NAMES.get(name, name), at, ends))
+            steps.append(_Step(_STEP_NAMES.get(name, name), at, ends))
             at = ends
-    if not found:
-        found.append(_Step("job", 0, seconds))
+    if not steps:
+        steps.append(_Step("job", 0, seconds))
     waited = number(record.get("waited"))
-    return [*([_Step("waited", -waited, 0)] if waited is not None and waited >= 0 else []), *found]
+    return [*([_Step("waited", -waited, 0)] if waited is not None and waited >= 0 else []), *steps]
 
 
 def _charts(payload: Any) -> dict[str, object]:
     """Return the curves in a job's own result, and the table of their numbers."""
     if json_records.is_deeper(payload, _DEPTH):
         return {"charts": [], "numbers": [], "too_deep": _DEPTH}
-    found = list(_series("", payload))[:_CURVES]
-    varying = [(name, values) for name, values in found if min(values) < max(values)]
-    return {"charts": list(map(_chart, _grouped(varying))), "numbers": found, "too_deep": 0}
+    curves = list(_series("", payload))[:_CURVES]
+    varying = [(name, values) for name, values in curves if min(values) < max(values)]
+    return {"charts": list(map(_chart, _grouped(varying))), "numbers": curves, "too_deep": 0}
 
 
-def _grouped(found: Sequence[_Series]) -> list[list[_Series]]:
+def _grouped(every: Sequence[_Series]) -> list[list[_Series]]:
     """Group curves that share a picture, such as ``loss`` and ``val_loss`` of one list with similar ranges."""
     charts: dict[tuple[str, str, int], list[list[_Series]]] = {}
-    for name, values in found:
+    for name, values in every:
         before, _, last = name.rpartition(".")
         alike = charts.setdefault((before, last.rpartition("_")[2], len(values)), [])
         for chart in alike:
-            if len(chart) < _STYLES and _comparable([*(each for _, each in chart), values]):
+            curves = [*(others for _, others in chart), values]
+            whole = max(map(max, curves)) - min(map(min, curves))
+            # Every curve must stay readable if all share an axis.
+            if len(chart) < _STYLES and whole <= _FAR * min(max(curve) - min(curve) for curve in curves):
                 chart.append((name, values))
                 break
         else:
             alike.append([(name, values)])
     return [chart for alike in charts.values() for chart in alike]
-
-
-def _comparable(curves: Sequence[Sequence[float]]) -> bool:
-    """Return whether every curve stays readable if all share an axis."""
-    whole = max(map(max, curves)) - min(map(min, curves))
-    return whole <= _FAR * min(max(values) - min(values) for values in curves)
 
 
 def _chart(series: Sequence[_Series]) -> _Chart:
@@ -193,18 +190,14 @@ def _series(name: str, value: Any) -> Iterator[_Series]:
     elif isinstance(value, list) and len(value) > 1:
         if all(isinstance(item, dict) for item in value):
             for key in islice(value[0], _CURVES + 1):
-                found = _series(f"{name}.{key}" if name else str(key), [item.get(key) for item in value])
-                yield from ((each, numbers) for each, numbers in found if not _counts(numbers))
+                inner = _series(f"{name}.{key}" if name else str(key), [item.get(key) for item in value])
+                # Not epoch numbers: 1, 2, 3.
+                yield from (curve for curve in inner if any(then - before != 1 for before, then in pairwise(curve[1])))
             return
         numbers = [float(item) for item in value if isinstance(item, int | float) and not isinstance(item, bool)]
         finite = len(numbers) == len(value) and all(math.isfinite(number) for number in numbers)
         if finite and math.isfinite(max(numbers) - min(numbers)):
             yield name, numbers
-
-
-def _counts(numbers: Sequence[float]) -> bool:
-    """Return whether numbers are only epoch numbers: 1, 2, 3."""
-    return all(after - before == 1 for before, after in pairwise(numbers))
 
 
 def _cpus(value: object) -> Sequence[int]:

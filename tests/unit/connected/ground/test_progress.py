@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from deployer.connected.ground import progress
+from deployer.connected.ground import caches, progress
 from deployer.contract.base import dialogue
 from deployer.contract.base.errors import TransferError
 from deployer.system import terminal
@@ -43,8 +43,8 @@ def test_a_folder_that_is_filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     screen = terminal_of(monkeypatch)
     assert progress.of_folder("fetch", tmp_path, 10, lambda: (tmp_path / "x").write_text("12345")) == 5
     (tmp_path / "link").symlink_to("nowhere")
-    assert progress._size(tmp_path) == 5 + len("nowhere")
-    assert progress._size(tmp_path / "gone") == 0
+    assert caches.size(tmp_path) == 5 + len("nowhere")
+    assert progress.of_folder("fetch", tmp_path / "gone", 10, lambda: 1) == 1
     with pytest.raises(ZeroDivisionError):
         progress.of_folder("fetch", tmp_path, None, lambda: 1 // 0)
     assert "fetch" in screen.getvalue()
