@@ -27,10 +27,8 @@ def decompressor(codec: str) -> Decompress:
     Raises:
         MissingTool: the codec's library is not on this machine.
     """
-    return _bounded(_gzip if codec == "gzip" else _zstd())
+    decompress = _gzip if codec == "gzip" else _zstd()
 
-
-def _bounded(decompress: Callable[[bytes, int], Buffer]) -> Decompress:
     def checked(frame: bytes, size: int) -> memoryview:
         if size > MAX_RAW:
             raise IntegrityError("a frame announces %d bytes; no frame is larger than %d" % (size, MAX_RAW))
@@ -59,11 +57,9 @@ def _zstd() -> Callable[[bytes, int], Buffer]:
         return _ZstdLibrary(library)
     module = _load_zstd_module()
     if module is not None:
-        return _ZstdModule(module)
-    raise MissingTool(
-        "this machine has no libzstd.so.1, but the bundle's layer is compressed with zstd",
-        "ask the site for the libzstd package, or pack the bundle with --codec gzip",
-    )
+        return _with_module(module)
+    problem = "this machine has no libzstd.so.1, but the bundle's layer is compressed with zstd"
+    raise MissingTool(problem, "ask the site for the libzstd package, or pack the bundle with --codec gzip")
 
 
 class _ZstdLibrary:
@@ -103,22 +99,21 @@ class _ZstdLibrary:
             self._free(context)
 
 
-class _ZstdModule:
-    """Python's own ``compression.zstd``, since 3.14, for machines without libzstd.so.1."""
+def _with_module(module: Any) -> Callable[[bytes, int], Buffer]:
+    """Use Python's own ``compression.zstd``, since 3.14, for machines without libzstd.so.1."""
 
-    def __init__(self, module: Any) -> None:
-        self._module = module
-
-    def __call__(self, frame: bytes, size: int) -> Buffer:
-        stream = self._module.ZstdDecompressor()
+    def decompress(frame: bytes, size: int) -> Buffer:
+        stream = module.ZstdDecompressor()
         try:
             # One byte more than announced, to detect a larger frame and to stop a decompression bomb.
             data = stream.decompress(frame, size + 1)
-        except (self._module.ZstdError, EOFError) as error:
+        except (module.ZstdError, EOFError) as error:
             raise IntegrityError(f"a zstd frame is broken: {error}") from error
         if not stream.eof or stream.unused_data:
             raise IntegrityError("a zstd frame does not end where it should")
         return bytes(data)
+
+    return decompress
 
 
 def _load_libzstd() -> Optional[Any]:

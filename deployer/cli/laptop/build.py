@@ -74,21 +74,16 @@ def run(args: argparse.Namespace) -> None:
         )
         terminal.show(f"image {built.base}, {built.image}")
     else:
-        terminal.show(
-            f"built {built.tag}: {built.size / 1e6:.1f} MB, {built.cached} of {built.steps} steps from the cache, "
-            f"{built.seconds:.1f} s"
-        )
+        cached = f"{built.cached} of {built.steps} steps from the cache"
+        terminal.show(f"built {built.tag}: {built.size / 1e6:.1f} MB, {cached}, {built.seconds:.1f} s")
         terminal.show(f"image {built.image}")
         if built.wheels:
             lock = "python.lock was written: commit it" if built.relocked else "as listed in python.lock"
             terminal.show(f"wheels {built.wheels}, {lock}")
         for variant in built.variants:
             how = "from the cache" if variant.cached else f"{variant.seconds:.0f} s"
-            terminal.show(
-                f"Horovod for {variant.abi}: {variant.wheel.name}, tested on {', '.join(variant.proofs)} ({how})"
-            )
+            proofs = ", ".join(variant.proofs)
+            terminal.show(f"Horovod for {variant.abi}: {variant.wheel.name}, tested on {proofs} ({how})")
         terminal.show(f"log {built.log}")
-    site = args.site[0] if args.site else None
-    common.suggest(
-        args, "pack", args.definition, "--site", settings.site_for_hint(site), "-o", f"{definition.name}.tar"
-    )
+    site = settings.site_for_hint(args.site[0] if args.site else None)
+    common.suggest(args, "pack", args.definition, "--site", site, "-o", f"{definition.name}.tar")

@@ -181,10 +181,8 @@ def _show_pushed(args: argparse.Namespace, pushed: pushing.Pushed) -> None:
     elif pushed.folder is None:
         terminal.show(f"would send {human(pushed.sent)} in {counted(pushed.parts, 'part')}")
     else:
-        terminal.show(
-            f"sent {human(pushed.sent)} in {pushed.seconds_transfer:.1f} s; verified and installed by Python "
-            f"{pushed.python} in {pushed.seconds_install:.1f} s: {pushed.folder}"
-        )
+        installed = f"verified and installed by Python {pushed.python} in {pushed.seconds_install:.1f} s"
+        terminal.show(f"sent {human(pushed.sent)} in {pushed.seconds_transfer:.1f} s; {installed}: {pushed.folder}")
     if pushed.squashfs:
         squashed, tool = pushed.squashfs, pushed.squashfs.child("mksquashfs")
         by = f"the {tool.text('whose')}'s mksquashfs {tool.text('version')}"

@@ -24,15 +24,8 @@ def add_parsers(subparsers: Any) -> None:
         "what it starts as: Python with mpi4py (none), a C program that the Dockerfile compiles, or a framework; "
         "pytorch-ddp and jax train on two nodes. One of: " + ", ".join(initialising.KINDS) + " (default: none)"
     )
-    command.add_argument(
-        "--template",
-        "--framework",
-        dest="template",
-        choices=initialising.KINDS,
-        metavar="KIND",
-        default="none",
-        help=text,
-    )
+    choice = {"dest": "template", "choices": initialising.KINDS, "default": "none"}
+    common.add(command, "--template", "--framework", "KIND", text, **choice)
     text = "use an image that exists: a file of docker save, or an image of the Docker engine or of a registry; "
     text += "its MPI and its command are written too (NAME by default: that of the image)"
     common.add(command, "--from-image", "REF", text)

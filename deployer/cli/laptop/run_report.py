@@ -23,14 +23,9 @@ def add_parsers(subparsers: Any) -> None:
     command = common.add_command(subparsers, "report", run)
     what = "the path of a result.json, of a job's folder, or of an earlier report --json; with --site a job there"
     run_table.add_options(command, what)
-    command.add_argument(
-        "--beside",
-        action="append",
-        default=[],
-        choices=published_runs.NAMES,
-        metavar="TABLE",
-        help=f"show a published table as well: {', '.join(published_runs.NAMES)}",
-    )
+    names = published_runs.NAMES
+    text = f"show a published table as well: {', '.join(names)}"
+    common.repeated(command, "--beside", "TABLE", text, choices=names)
     common.add(command, "--plot", "FILE", "also draw it: FILE.png or FILE.svg", type=Path)
     text = (
         "write one page of all the jobs instead: ranks on nodes and CPUs, MPI, steps in time, curves; a JOB is a path"

@@ -102,9 +102,8 @@ class Parser(argparse.ArgumentParser):
             for word in reversed(unknown):
                 at = max((number for number in range(at) if words[number] == word), default=0)
             line = [*self.prog.split(" "), *words[1:at], "--", *words[at:]]
-            return UsageError(
-                f"{problem}{quoted(unknown)}: {kind} go after --", f"write: {quoted(line)} (see: {self.prog} --help)"
-            )
+            hint = f"write: {quoted(line)} (see: {self.prog} --help)"
+            return UsageError(f"{problem}{quoted(unknown)}: {kind} go after --", hint)
         return UsageError(problem + quoted(unknown) + near, f"see: {self.prog} --help")
 
 
@@ -205,21 +204,18 @@ class Front(Parser):
 
     def command_parsers(self) -> List[Parser]:
         """Return the parsers of all commands in ``--help``, in the same order."""
-        parsers = []
-        for name in self.table:
-            # Use a new front for each command, because a module may register several commands.
-            front = Front(self.prog, self.text, self.groups)
+        # Use a new front for each command, because a module may register several commands.
+        fronts = {name: Front(self.prog, self.text, self.groups) for name in self.table}
+        for name, front in fronts.items():
             front.add_wanted([name])
-            parsers.append(front._sub.choices[name])
-        return parsers
+        return [front._sub.choices[name] for name, front in fronts.items()]
 
     def format_help(self) -> str:
         width = max(map(len, self.table))
-        listed = [
-            "\n".join([title + ":"] + ["  %-*s  %s" % (width, command.name, command.summary) for command in commands])
-            for title, commands in self.groups.items()
-        ]
-        self.description = "\n\n".join([self.text, *listed])
+        self.description = self.text
+        for title, listed in self.groups.items():
+            lines = [f"  {command.name:{width}}  {command.summary}" for command in listed]
+            self.description += "\n\n" + "\n".join([title + ":", *lines])
         return super().format_help()
 
     def _commands(self) -> List[str]:
@@ -256,21 +252,18 @@ def flag(parser: Any, *words: str) -> None:
     parser.add_argument(*words[:-1], action="store_true", help=words[-1])
 
 
-def repeated(parser: Any, name: str, value: str, text: str) -> None:
+def repeated(parser: Any, name: str, value: str, text: str, **more: Any) -> None:
     """Add an option that may be given several times; its values are a list."""
-    parser.add_argument(name, action="append", default=[], metavar=value, help=text)
+    parser.add_argument(name, action="append", default=[], metavar=value, help=text, **more)
 
 
 def add_launch(parser: argparse.ArgumentParser) -> None:
     """Add the option that overrides the site profile's way to start ranks."""
     from deployer.contract.site.plan import LAUNCHES
 
-    parser.add_argument(
-        "--launch",
-        choices=LAUNCHES,
-        help="how ranks start there. outside: the site's launcher starts a container per rank; inside: the image's "
-        "own launcher and MPI, in one container per node (default: the profile's)",
-    )
+    text = "how ranks start there. outside: the site's launcher starts a container per rank; inside: the image's "
+    text += "own launcher and MPI, in one container per node (default: the profile's)"
+    parser.add_argument("--launch", choices=LAUNCHES, help=text)
 
 
 def add_command(
@@ -357,14 +350,13 @@ def table(
 
 def _coloured(line: str, cells: Sequence[str], stream: Optional[IO[str]]) -> str:
     """Return the line of a row, with colour in the cells that are one of deployer's words, such as a state."""
-    start, parts = 0, []
+    start, coloured = 0, ""
     for cell in cells:
-        end = start + len(cell) + _GAP
-        part = line[start:end]
+        part = line[start : start + len(cell) + _GAP]
         text = part.strip()
-        parts.append(part.replace(text, terminal.word(text, stream)) if text else part)
-        start = end
-    return "".join(parts)
+        coloured += part.replace(text, terminal.word(text, stream)) if text else part
+        start += len(cell) + _GAP
+    return coloured
 
 
 def _records(head: Sequence[str], rows: Sequence[Sequence[str]], stream: Optional[IO[str]]) -> List[str]:
@@ -389,15 +381,10 @@ def wrapped(text: str, first: str = "", others: str = "  ") -> List[str]:
     """
     import textwrap
 
-    lines = textwrap.wrap(
-        re.sub("`[^`]*`", lambda match: match[0].replace(" ", "\0"), text),
-        terminal.columns(),
-        initial_indent=first,
-        subsequent_indent=others,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-    return [line.replace("\0", " ") for line in lines or [""]]
+    whole = re.sub("`[^`]*`", lambda match: match[0].replace(" ", "\0"), text)
+    wrapper = textwrap.TextWrapper(terminal.columns(), initial_indent=first, subsequent_indent=others)
+    wrapper.break_long_words = wrapper.break_on_hyphens = False
+    return [line.replace("\0", " ") for line in wrapper.wrap(whole) or [""]]
 
 
 def shortened(text: str, taken: int, is_name: bool = True) -> str:

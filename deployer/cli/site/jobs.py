@@ -47,18 +47,12 @@ def add_parsers(subparsers: Any) -> None:
     parser.set_defaults(after_dashes="arguments of the job's command")
 
     parser = _add_starting(subparsers, "exec", _exec)
-    parser.add_argument(
-        "--rehearse",
-        action="store_true",
-        help="run it without a network if this user may do that, and report on standard output what it reached for; "
-        "its own output goes to standard error",
-    )
+    text = "run it without a network if this user may do that, and report on standard output what it reached for; "
+    common.flag(parser, "--rehearse", text + "its own output goes to standard error")
     common.flag(parser, "--json", "with --rehearse: print one JSON object")
     common.repeated(parser, "--accept", "CODE", "with --rehearse: treat this rule as a warning; may be repeated")
-    parser.epilog = (
-        "Words after -- are the command: exec NAME -- COMMAND [ARG...]. Exit: the command's own; with --rehearse 0 for "
-        "RUN and WARN, 3 for REFUSE"
-    )
+    parser.epilog = "Words after -- are the command: exec NAME -- COMMAND [ARG...]. Exit: the command's own; with "
+    parser.epilog += "--rehearse 0 for RUN and WARN, 3 for REFUSE"
     parser.set_defaults(after_dashes="the command and its arguments")
     _add_starting(subparsers, "shell", _shell)
 
@@ -99,12 +93,9 @@ def add_job_options(parser: argparse.ArgumentParser) -> None:
     _add_container(parser)
     text = "where the image is while ranks run (default: the plan's choice)"
     parser.add_argument("--staging", choices=STAGINGS, help=text)
-    parser.add_argument(
-        "--launch",
-        choices=LAUNCHES,
-        help="outside: the site's launcher starts a container per rank; inside: the image's own launcher and MPI, in "
-        "one container per node (default: the plan's)",
-    )
+    text = "outside: the site's launcher starts a container per rank; inside: the image's own launcher and MPI, in "
+    text += "one container per node (default: the plan's)"
+    parser.add_argument("--launch", choices=LAUNCHES, help=text)
 
 
 def _add_starting(subparsers: Any, name: str, function: Callable[[argparse.Namespace], Optional[int]]) -> Any:
@@ -129,13 +120,9 @@ def _add_container(parser: argparse.ArgumentParser) -> None:
     text = "use this folder as HOME (default: a private one on the node, removed at the end)"
     common.add(parser, "--home", "DIR", text)
     common.flag(parser, "--user-site", "let Python use the packages in ~/.local of that home")
-    parser.add_argument(
-        "--runtime",
-        choices=SUPPORTED,
-        metavar="RUNTIME",
-        help="a runtime that the site's policy allows (default: the plan's choice): {}; native: no container, the "
-        "host's own programs, for comparison".format(", ".join(SUPPORTED)),
-    )
+    text = f"a runtime that the site's policy allows (default: the plan's choice): {', '.join(SUPPORTED)}; "
+    text += "native: no container, the host's own programs, for comparison"
+    common.add(parser, "--runtime", "RUNTIME", text, choices=SUPPORTED)
 
 
 def request(args: argparse.Namespace) -> "RunRequest":

@@ -21,12 +21,8 @@ def add_options(command: argparse.ArgumentParser, what: str) -> None:
     """Add the report's options for both command lines; ``what`` describes a JOB."""
     common.add(command, "job", "JOB", what, nargs="+")
     common.flag(command, "--csv", "print one CSV table")
-    command.add_argument(
-        "--all-layouts",
-        action="store_true",
-        help="compute the efficiency against the smallest run of any layout (default: of the same ranks per node and "
-        "threads per rank)",
-    )
+    text = "compute the efficiency against the smallest run of any layout (default: of the same ranks per node and "
+    common.flag(command, "--all-layouts", text + "threads per rank)")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -43,11 +39,8 @@ def show(
     """Print the report in the requested form, and return its rows. Raises JobFailed if there are no runs."""
     without = ["{}: {}".format(*item) for item in left_out]
     if not runs:
-        raise JobFailed(
-            "none of the jobs has figures to report",
-            "a program writes figures to $DEPLOYER_RESULT, as JSON under `measured`",
-            without,
-        )
+        hint = "a program writes figures to $DEPLOYER_RESULT, as JSON under `measured`"
+        raise JobFailed("none of the jobs has figures to report", hint, without)
     common.warn("left out: " + line for line in without)
     rows = report.rows([*runs, *beside], args.all_layouts)
     if args.json:

@@ -250,13 +250,8 @@ class Deploy(Packing):
         from deployer.connected.linker import index
         from deployer.connected.transfer.push import PushOptions
 
-        return PushOptions(
-            dry_run=self._request.dry_run,
-            force=self._request.force,
-            facts=index.default_folder(),
-            judged=True,
-            job=next(iter(self._jobs), None),
-        )
+        force, facts, job = self._request.force, index.default_folder(), next(iter(self._jobs), None)
+        return PushOptions(dry_run=self._request.dry_run, force=force, facts=facts, judged=True, job=job)
 
     @property
     def _jobs(self) -> list[str]:

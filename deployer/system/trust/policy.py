@@ -102,9 +102,7 @@ def judge(
     good = [key for key in keys if key not in reasons]
     names = []
     for policy in policies:
-        if policy.allowed is None:
-            continue
-        if not keys and not policy.require_signature:
+        if policy.allowed is None or not (keys or policy.require_signature):
             continue
         if not keys:
             _refuse([], f"the {what} is not signed, and {policy.source} demands it", what)
@@ -163,7 +161,5 @@ def _answer(allowed: Iterable[Signer], key: Key, now: float) -> Tuple[str, str]:
 
 def _refuse(reasons: Iterable[str], message: str, what: str) -> None:
     told = "; ".join(reasons)
-    hint = (
-        f"on the laptop, `deployer sign` signs the {what} with an allowed key; or ask the site's admin about its policy"
-    )
-    raise Refused(message + (": " + told if told else ""), hint)
+    hint = f"on the laptop, `deployer sign` signs the {what} with an allowed key"
+    raise Refused(message + (": " + told if told else ""), hint + "; or ask the site's admin about its policy")

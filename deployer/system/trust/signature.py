@@ -42,10 +42,8 @@ def check(blob: bytes, message: bytes, namespace: str = sshsig.NAMESPACE) -> Key
     if reason is None:
         reason = by_library(signature, message)
     if reason:
-        raise IntegrityError(
-            f"the signature by {signature.key.fingerprint} is wrong: {reason}",
-            "the bundle or its signature was changed: get it again from its maker; nothing was installed",
-        )
+        hint = "the bundle or its signature was changed: get it again from its maker; nothing was installed"
+        raise IntegrityError(f"the signature by {signature.key.fingerprint} is wrong: {reason}", hint)
     return signature.key
 
 
@@ -88,10 +86,8 @@ def by_library(signature: Signature, message: bytes) -> str:
     try:
         return "" if _curve(parts, value, signed) else "it is not the key's"
     except ImportError as error:
-        raise MissingTool(
-            "this machine has no ssh-keygen of OpenSSH 8.1 or newer, and no Python package ecdsa",
-            "use deployer.pyz, which includes ecdsa, or install openssh-client",
-        ) from error
+        problem = "this machine has no ssh-keygen of OpenSSH 8.1 or newer, and no Python package ecdsa"
+        raise MissingTool(problem, "use deployer.pyz, which includes ecdsa, or install openssh-client") from error
 
 
 def _curve(parts: List[bytes], value: bytes, signed: bytes) -> bool:

@@ -79,12 +79,7 @@ def given(path: str) -> str:
 
 def parse(text: str, path: str) -> List[Signer]:
     """Parse the text of the allowed_signers file ``path``, as ``read`` does."""
-    found = []
-    for where, line in _lines(text, path):
-        signer = _signer(line, where)
-        if signer:
-            found.append(signer)
-    return found
+    return [signer for signer in (_signer(line, where) for where, line in _lines(text, path)) if signer]
 
 
 def is_revoked(path: str, key: Key) -> bool:
@@ -120,9 +115,8 @@ def _is_in_krl(path: str, key: Key) -> bool:
             done = process.run([SSH_KEYGEN, "-Q", "-f", path, public], timeout=_SECONDS, check=False)
         except MissingTool as error:
             hint = "install openssh-client, or list the revoked keys' fingerprints as text"
-            raise MissingTool(
-                f"{path} is a key revocation list, but ssh-keygen, which reads it, is missing", hint
-            ) from error
+            text = f"{path} is a key revocation list, but ssh-keygen, which reads it, is missing"
+            raise MissingTool(text, hint) from error
     if done.returncode and "REVOKED" not in done.stdout:
         raise UsageError(f"{path}: ssh-keygen cannot read it: {done.last_words()}")
     return done.returncode != 0
