@@ -17,12 +17,12 @@ def identity(path: str) -> str:
 
 def changed(expected: Mapping[str, str]) -> Dict[str, str]:
     """Return the identity, or MISSING, of each file that differs, by path; it usually reads a few hundred bytes."""
-    found = {}
+    others = {}
     for path, known in expected.items():
         try:
             here = identity(path)
         except DeployerError:
             here = MISSING
         if here != known:
-            found[path] = here
-    return found
+            others[path] = here
+    return others

@@ -25,8 +25,4 @@ class Harmless:
         begun = _BEGUN.search(whole) if data else None
         end = begun.start() if begun else len(whole)
         self._left = whole[end:]
-        return _FORBIDDEN.sub(lambda found: found.group(1) or _escaped(found.group()), whole[:end])
-
-
-def _escaped(char: bytes) -> bytes:
-    return b"\\x%02x" % char[-1]
+        return _FORBIDDEN.sub(lambda match: match.group(1) or b"\\x%02x" % match.group()[-1], whole[:end])

@@ -12,8 +12,8 @@ def identity(path: str) -> str:
     """Return ``build-id:HEX`` or ``sha256:HEX`` of the file at ``path``. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC)
     try:
-        found = elf_notes.build_id(reader(descriptor))
-        return "build-id:" + found if found else "sha256:" + _sha256(descriptor)
+        build_id = elf_notes.build_id(reader(descriptor))
+        return "build-id:" + build_id if build_id else "sha256:" + _sha256(descriptor)
     finally:
         os.close(descriptor)
 

@@ -108,11 +108,11 @@ def _new_part(folder: str, name: str) -> Tuple[int, str]:
 def reap_parts(path: str) -> None:
     """Remove temporary files left by killed writers of ``path`` or of another .tar file beside it."""
     folder, name = os.path.split(os.path.abspath(path))
-    for found in names(folder):
-        part = _PART.match(found)
+    for entry in names(folder):
+        part = _PART.match(entry)
         if part and (part.group(1) == name or part.group(1).endswith(".tar")):
             with suppress(OSError):  # another user's, or just renamed
-                _reap(os.path.join(folder, found))
+                _reap(os.path.join(folder, entry))
 
 
 def _reap(path: str) -> None:
@@ -177,20 +177,20 @@ def lexists(path: str) -> bool:
 
 def is_file(path: str) -> bool:
     """Return whether ``path`` leads to a regular file. Raises as ``status`` does."""
-    found = status(path)
-    return found is not None and stat.S_ISREG(found.st_mode)
+    state = status(path)
+    return state is not None and stat.S_ISREG(state.st_mode)
 
 
 def is_folder(path: str) -> bool:
     """Return whether ``path`` leads to a folder. Raises as ``status`` does."""
-    found = status(path)
-    return found is not None and stat.S_ISDIR(found.st_mode)
+    state = status(path)
+    return state is not None and stat.S_ISDIR(state.st_mode)
 
 
 def is_link(path: str) -> bool:
     """Return whether ``path`` itself is a symbolic link. Raises as ``status`` does."""
-    found = status(path, follow=False)
-    return found is not None and stat.S_ISLNK(found.st_mode)
+    state = status(path, follow=False)
+    return state is not None and stat.S_ISLNK(state.st_mode)
 
 
 def names(folder: str) -> List[str]:
@@ -319,26 +319,26 @@ def remove_tree(path: str) -> None:
 
 def is_own(path: str) -> bool:
     """Return whether ``path`` has the same owner as files that this user creates beside it."""
-    found = status(path, follow=False)
-    if found is None:
+    state = status(path, follow=False)
+    if state is None:
         return False
-    return found.st_uid == os.geteuid() or found.st_uid == owner_of_new(os.path.dirname(path) or ".")
+    return state.st_uid == os.geteuid() or state.st_uid == owner_of_new(os.path.dirname(path) or ".")
 
 
 def owner_of_new(parent: str) -> Optional[int]:
     """Return the owner of files that this user creates in a folder; NFS servers may set another owner (all_squash)."""
-    made = os.path.join(parent, f".removing-{os.urandom(8).hex()}")
+    path = os.path.join(parent, f".removing-{os.urandom(8).hex()}")
     try:
-        os.mkdir(made)
+        os.mkdir(path)
     except OSError:
         return None
     try:
-        return os.lstat(made).st_uid
+        return os.lstat(path).st_uid
     except OSError:
         return None
     finally:
         with suppress(OSError):
-            os.rmdir(made)
+            os.rmdir(path)
 
 
 def _bring_up(top: str) -> None:

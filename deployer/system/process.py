@@ -382,8 +382,8 @@ class _Filter:
         """Return what to pass on after this piece of its output; empty bytes mark its end."""
         left = self._left + data
         if self._after:
-            _, found, behind = left.partition(self._after)
-            if not found:
+            _, mark, behind = left.partition(self._after)
+            if not mark:
                 self._left = left[-len(self._after) :]
                 return b""
             left, self._after = behind, b""

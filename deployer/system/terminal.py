@@ -108,10 +108,10 @@ def coloured(stream: IO[str]) -> bool:
 def for_the_site() -> Dict[str, str]:
     """Return the environment that lets a command of the site print as this process would."""
     shown = "".join(number for number, stream in (("1", sys.stdout), ("2", sys.stderr)) if coloured(stream))
-    found = {COLOUR: shown}  # also if it is empty: the site's login files may demand colour
+    environment = {COLOUR: shown}  # also if it is empty: the site's login files may demand colour
     if room():
-        found["COLUMNS"] = str(room())
-    return found
+        environment["COLUMNS"] = str(room())
+    return environment
 
 
 def painted(text: str, style: str, stream: Optional[IO[str]] = None) -> str:
@@ -140,10 +140,10 @@ def heading(text: str, stream: Optional[IO[str]] = None) -> str:
 
 def marked(text: str, stream: Optional[IO[str]] = None) -> str:
     """Return a line with its first word or its final verdict in colour."""
-    found = _BEGIN.match(text) or _END.search(text)
-    if not found:
+    match = _BEGIN.match(text) or _END.search(text)
+    if not match:
         return text
-    start, end = found.span(1)
+    start, end = match.span(1)
     return text[:start] + word(text[start:end], stream) + text[end:]
 
 

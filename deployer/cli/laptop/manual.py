@@ -26,12 +26,12 @@ def add_parsers(subparsers: Any) -> None:
 
 
 def _man(args: argparse.Namespace) -> None:
-    found = pages_of(args.front, site.front())
+    texts = pages_of(args.front, site.front())
     with files.errors_named(f"write {args.folder}"):
         os.makedirs(args.folder, exist_ok=True)
-    for name, text in found.items():
+    for name, text in texts.items():
         files.write_text(str(args.folder / name), text)
-    terminal.show(f"wrote {len(found)} pages: {args.folder}")
+    terminal.show(f"wrote {len(texts)} pages: {args.folder}")
     terminal.hint("next", f"man -l {quoted([str(args.folder / 'deployer.1')])}")  # maybe not in the path of `man`
 
 

@@ -98,8 +98,8 @@ def alone(bundle: Path) -> Iterator[None]:
 
 def state_of(path: Path) -> Sequence[int]:
     """Return a file's size, times and inode; empty if it does not exist."""
-    found = files.status(str(path))
-    return [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino] if found else []
+    state = files.status(str(path))
+    return [state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_ino] if state else []
 
 
 def inputs_of(contents: Contents, image: Path | None, sites: Sequence[Profile], options: object) -> str:
@@ -146,5 +146,5 @@ def _program() -> Iterator[object]:
         for name in sorted(names):
             if not name.endswith(".pyc"):
                 path = os.path.join(folder, name)
-                found = os.stat(path)
-                yield os.path.relpath(path, package), found.st_size, found.st_mtime_ns
+                state = os.stat(path)
+                yield os.path.relpath(path, package), state.st_size, state.st_mtime_ns

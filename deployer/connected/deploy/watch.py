@@ -21,10 +21,10 @@ def snapshot(definition: Definition) -> Snapshot:
     """Return the state of all files in a definition."""
     app = [definition.app_folder] if definition.app_folder else []
     tops = {definition.folder, definition.context_folder, *app, *definition.data_folders.values()}
-    found: dict[str, tuple[int, ...]] = {}
+    states: dict[str, tuple[int, ...]] = {}
     for top in sorted(tops):
-        found.update(_below(top))
-    return found
+        states.update(_below(top))
+    return states
 
 
 def changed(before: Snapshot, after: Snapshot) -> list[str]:
@@ -38,9 +38,9 @@ def wait(definition: Definition, before: Snapshot) -> list[str]:
     while True:
         started = time.monotonic()
         now = snapshot(definition)
-        found = changed(before, now)
-        if found and now == last:  # an editor or `git checkout` has finished
-            return found
+        paths = changed(before, now)
+        if paths and now == last:  # an editor or `git checkout` has finished
+            return paths
         last = now
         time.sleep(max(_PAUSE, _SHARE * (time.monotonic() - started)))
 
@@ -51,7 +51,7 @@ def _below(top: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
         for name in names:
             path = os.path.join(folder, name)
             try:
-                found = os.lstat(path)
+                state = os.lstat(path)
             except FileNotFoundError:  # it was removed during the check
                 continue
-            yield path, (found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_mode)
+            yield path, (state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_ino, state.st_mode)

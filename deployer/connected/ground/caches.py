@@ -260,11 +260,11 @@ def prune(names: Iterable[str], days: float = AGE, everything: bool = False, dry
 
 
 def _prune(cache: Cache, days: float, everything: bool, dry_run: bool) -> Pruned:
-    found = entries(cache)
-    excess = sum(entry.size for entry in found) - cache.cap
+    held = entries(cache)
+    excess = sum(entry.size for entry in held) - cache.cap
     limit = time.time() - days * 24 * 3600
     removed: list[CacheEntry] = []
-    for entry in found:
+    for entry in held:
         first = entry.paths[0]
         unfinished = first.name.startswith(UNFINISHED) or first.suffix == _PART
         if unfinished and not everything:

@@ -116,8 +116,8 @@ def _environment() -> dict[str, str]:
 
 def _settings(path: Path) -> Fields:
     """Return a Docker settings file; empty if it does not exist."""
-    found = files.read_bytes(str(path)) if path.is_file() else b'{"Endpoints": {}}'
-    return Fields(json_records.parse(found, str(path)), str(path))
+    data = files.read_bytes(str(path)) if path.is_file() else b'{"Endpoints": {}}'
+    return Fields(json_records.parse(data, str(path)), str(path))
 
 
 def _knock(host: str) -> bool:
@@ -190,14 +190,14 @@ def is_full(message: str) -> bool:
 
 def inspect(client: docker.DockerClient, ref: str) -> dict[str, Any]:
     """Return the engine's record of an image. Raises the SDK's errors."""
-    found: dict[str, Any] = client.api.inspect_image(ref)  # type: ignore[no-untyped-call]
-    return found
+    record: dict[str, Any] = client.api.inspect_image(ref)  # type: ignore[no-untyped-call]
+    return record
 
 
 def history(client: docker.DockerClient, ref: str) -> list[dict[str, Any]]:
     """Return the build steps of an image, one record per step, newest first. Raises the SDK's errors."""
-    found: list[dict[str, Any]] = client.api.history(ref)  # type: ignore[no-untyped-call]
-    return found
+    steps: list[dict[str, Any]] = client.api.history(ref)  # type: ignore[no-untyped-call]
+    return steps
 
 
 def architecture(client: docker.DockerClient) -> str:
@@ -243,8 +243,8 @@ def rootfs_chunks(client: docker.DockerClient, ref: str) -> Iterator[bytes]:
     """Yield an image's root filesystem as pieces of one tar. The container for the export is always removed."""
     image_config(client, ref)  # raises a clear error if the image does not exist
     # The container is never started, so this command is not run, but an image without a command requires one.
-    with errors_named(client, f"export {ref}"), container(client, ref, ["/deployer-export"]) as made:
-        yield from client.api.export(made, chunk_size=files.CHUNK)
+    with errors_named(client, f"export {ref}"), container(client, ref, ["/deployer-export"]) as container_id:
+        yield from client.api.export(container_id, chunk_size=files.CHUNK)
 
 
 @contextlib.contextmanager
@@ -258,14 +258,14 @@ def container(client: docker.DockerClient, image: str, command: Sequence[str], *
     """
     with contextlib.suppress(DockerException, *_LOST):
         reap(client)
-    made = str(
+    container_id = str(
         client.api.create_container(image, list(command), network_disabled=True, labels=labels(), **settings)["Id"]
     )
     try:
-        yield made
+        yield container_id
     finally:
         if answers(client):
-            remove(client, made)
+            remove(client, container_id)
 
 
 def labels() -> dict[str, str]:
@@ -296,10 +296,10 @@ def reap(client: docker.DockerClient, *others: str) -> None:
             remove(client, str(item["Id"]))
 
 
-def remove(client: docker.DockerClient, made: str) -> None:
+def remove(client: docker.DockerClient, container_id: str) -> None:
     """Remove a container if possible."""
     with contextlib.suppress(DockerException, *_LOST, OSError):
-        client.api.remove_container(made, force=True, v=True)
+        client.api.remove_container(container_id, force=True, v=True)
 
 
 def _lives(pid: str) -> bool:

@@ -58,19 +58,19 @@ def reap(parent: Path) -> None:
         if not _NAME.fullmatch(path.name):
             continue
         try:
-            found = path.lstat()
+            state = path.lstat()
             # Open only our own folders: /tmp is shared, and other users may use the same names.
-            if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and _is_left(path, found.st_mtime):
+            if stat.S_ISDIR(state.st_mode) and state.st_uid == os.getuid() and _is_left(path, state.st_mtime):
                 shutil.rmtree(path)
         except OSError:
             continue  # already removed, or not removable: neither is an error here
 
 
-def _is_left(path: Path, made: float) -> bool:
+def _is_left(path: Path, modified: float) -> bool:
     try:
         lock = os.open(path / _LOCK, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
-        return time.time() - made > _STALE
+        return time.time() - modified > _STALE
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -86,7 +86,7 @@ def in_effect() -> dict[str, UserSetting]:
         UsageError: the file has an unknown key, or the file or a variable has a wrong value.
     """
     path = config_file()
-    found = {name: UserSetting(name, None, "") for name in VARIABLES}
+    settings = {name: UserSetting(name, None, "") for name in VARIABLES}
     if files.exists(str(path)):
         document = Document(path, "deployer's settings")
         read = checked(UserSettings, document.mapping() if document.value() is not None else {}, document, path)
@@ -94,17 +94,17 @@ def in_effect() -> dict[str, UserSetting]:
             value = getattr(read, name)
             if value is not None:
                 where, line = document.at((name,))
-                found[name] = UserSetting(name, value, f"{where}:{line}")
+                settings[name] = UserSetting(name, value, f"{where}:{line}")
     for name, variable in VARIABLES.items():
         if value := os.environ.get(variable):
-            found[name] = UserSetting(name, _of_variable(name, variable, value), variable)
-    return found
+            settings[name] = UserSetting(name, _of_variable(name, variable, value), variable)
+    return settings
 
 
 def _of_variable(name: str, variable: str, value: str) -> str:
-    said = fault(value)
-    if said:
-        raise UsageError(f"{variable}: {said}")
+    problem = fault(value)
+    if problem:
+        raise UsageError(f"{variable}: {problem}")
     if name == "site":
         return value
     hint = f"correct it, or: unset {variable}"
@@ -137,8 +137,8 @@ def site(given: str | None, how: str = "--site SITE") -> str:
     Raises:
         UsageError: neither exists.
     """
-    found = given or setting("site")
-    if not found:
+    chosen = given or setting("site")
+    if not chosen:
         hint = f"give it with {how}, or set `site:` in {config_file()}; sites: deployer profile list"
         raise UsageError("no site is given, and the settings have none", hint)
-    return found
+    return chosen

@@ -62,25 +62,27 @@ class Model(BaseModel):
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        found = handler(schema)
-        own = handler.resolve_ref_schema(found)
+        generated = handler(schema)
+        own = handler.resolve_ref_schema(generated)
         own["description"] = _parts(cls)[0]
         for base in cls.__mro__:
             for name, words in _described(base) if issubclass(base, Model) else ():
                 if name in own["properties"]:
                     own["properties"][name].setdefault("description", words)
-        return found
+        return generated
 
     @field_validator("*")
     @classmethod
     def _no_control_characters(cls, value: Any, info: ValidationInfo) -> Any:
         name = info.field_name or ""
-        found = [(place, said) for place, text in _texts(value) if (said := fault(text, name in cls.many_lines))]
+        problems = [
+            (place, problem) for place, text in _texts(value) if (problem := fault(text, name in cls.many_lines))
+        ]
         if name in cls.variables and isinstance(value, dict):
             words = "is not a name for a variable: use letters, digits and underscores, without a digit first"
-            found += [((printable(key),), words) for key in value if not is_name(key)]
-        if found:
-            raise Problems(found)
+            problems += [((printable(key),), words) for key in value if not is_name(key)]
+        if problems:
+            raise Problems(problems)
         return value
 
 
@@ -92,8 +94,8 @@ def _parts(model: type) -> tuple[str, str]:
 
 def _described(model: type) -> Iterator[tuple[str, str]]:
     """Yield the keys in a model's docstring, each with its description."""
-    for found in re.finditer(r"^    (\w+): (.*(?:\n {8}.*)*)", _parts(model)[1], re.MULTILINE):
-        yield found[1], " ".join(found[2].split()).replace("``", "`")
+    for entry in re.finditer(r"^    (\w+): (.*(?:\n {8}.*)*)", _parts(model)[1], re.MULTILINE):
+        yield entry[1], " ".join(entry[2].split()).replace("``", "`")
 
 
 def _texts(value: Any, place: "KeyPath" = ()) -> Iterator[tuple["KeyPath", str]]:

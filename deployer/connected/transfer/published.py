@@ -53,15 +53,17 @@ def profile_of(site: str, ssh_config: Path | None = None) -> Profile:
     host = site[len(published.SSH) :]
     reached = of_host(host, "write ssh:HOST, as you give it to ssh")
     with Remote(reached, user_settings.path("ssh_config", ssh_config)) as remote:
-        found = fetch(remote)
-    if found is None:
+        profile = fetch(remote)
+    if profile is None:
         hint = f"ask its admin, or make one: deployer capture {host}"
         raise UsageError(f"{host} publishes no profile: there is no {ADMINS_FOLDER}/{published.PROFILE}", hint)
     with contextlib.suppress(DeployerError):  # the other profile is unreadable
-        other = published.used(found.name, lambda _: None).paths[0]
+        other = published.used(profile.name, lambda _: None).paths[0]
         if other != published.kept_from(host):
-            terminal.tell(f"deployer: the {found.name} that {host} publishes is used; --site {found.name} is {other}")
-    return found
+            terminal.tell(
+                f"deployer: the {profile.name} that {host} publishes is used; --site {profile.name} is {other}"
+            )
+    return profile
 
 
 def _look(remote: Remote) -> set[str]:

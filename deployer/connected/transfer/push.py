@@ -399,8 +399,8 @@ def _uploaded(
     started = time.monotonic()
     with locked_folder.LockedFolder(locked_folder.PARTS) as local:
         with progress.bar("write", shipment.size) as advance:
-            made = as_files(stream, shipment, Path(local, "parts"), advance)
-        parts = [file for file in made if delta.read_name(file.name)]
+            written = as_files(stream, shipment, Path(local, "parts"), advance)
+        parts = [file for file in written if delta.read_name(file.name)]
         send = functools.partial(remote.upload, parts, folder, host)
         if remote.multiplexes:
             progress.of_size("send", functools.partial(remote.size, folder), shipment.size, send, every=_LOOK_SECONDS)

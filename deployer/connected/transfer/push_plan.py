@@ -77,7 +77,7 @@ def push_plan(
 def _check(update: PlanUpdate) -> None:
     """Raise Refused if ``check`` refused all plans for every job when they were made."""
     checked = [plan.checked and plan.checked.of_job("").without(limits.CODES) for plan in update.plans]
-    refused = [each for each in checked if each and each.verdict == REFUSE]
+    refused = [verdict for verdict in checked if verdict and verdict.verdict == REFUSE]
     if refused and len(refused) == len(checked):
         first = refused[0].against[0]
         text = f"check predicts that {update.bundle} will not run on {update.site}{refused[0].by}: "

@@ -476,8 +476,8 @@ class Remote:
             TransferError: the connection failed.
             DeployerError: the folder cannot be entered, so the answer is unknown.
         """
-        found = f"[ -e {shlex.quote(name)} ] || [ -L {shlex.quote(name)} ]"
-        script = f"cd -- {shlex.quote(folder)} >/dev/null || exit 5; if {found}; then echo {MARK}has; fi"
+        test = f"[ -e {shlex.quote(name)} ] || [ -L {shlex.quote(name)} ]"
+        script = f"cd -- {shlex.quote(folder)} >/dev/null || exit 5; if {test}; then echo {MARK}has; fi"
         return f"{MARK}has" in self.shell(script).stdout.splitlines()
 
     def files_in(self, folder: str) -> list[tuple[str, int]]:
@@ -487,8 +487,8 @@ class Remote:
             TransferError: the connection failed.
             DeployerError: the folder cannot be entered.
         """
-        found = f"find . -type f -printf '{MARK}file=%s %P\\n' | head -n {_MOST_FILES}"
-        lines = _marked(self.shell(f"cd -- {shlex.quote(folder)} >/dev/null || exit 5; {found}"), "file")
+        listing = f"find . -type f -printf '{MARK}file=%s %P\\n' | head -n {_MOST_FILES}"
+        lines = _marked(self.shell(f"cd -- {shlex.quote(folder)} >/dev/null || exit 5; {listing}"), "file")
         rows = filter(None, (re.fullmatch(r"(\d{1,18}) (.+)", line) for line in lines))
         return [(row[2], int(row[1])) for row in rows]
 

@@ -144,10 +144,10 @@ class Submission:
     def others(self) -> Iterator[UnansweredJob]:
         """Yield this scope and site's unanswered jobs that were submitted with other words."""
         for path in sorted(self._folder.glob(f"{self._scope}-*")):
-            found = None if path.name.startswith(self._begin) else _taken(path)
-            if found:
-                with found:
-                    if found.read().partition("\n")[0] == self._site:
+            stream = None if path.name.startswith(self._begin) else _taken(path)
+            if stream:
+                with stream:
+                    if stream.read().partition("\n")[0] == self._site:
                         yield UnansweredJob(path.name.split("-", 2)[2], path)
 
     def close(self) -> None:

@@ -305,11 +305,11 @@ class PythonObserver:
 
 def _frames(frame: "Optional[FrameType]") -> "List[FrameType]":
     """Return a frame and its callers."""
-    found: "List[FrameType]" = []
-    while frame is not None and len(found) < _MOST:
-        found.append(frame)
+    frames: "List[FrameType]" = []
+    while frame is not None and len(frames) < _MOST:
+        frames.append(frame)
         frame = frame.f_back
-    return found
+    return frames
 
 
 def _main_frame() -> "Optional[FrameType]":
@@ -327,19 +327,19 @@ def _is_in(frame: "FrameType", places: "Tuple[str, ...]") -> bool:
 
 def _add_names(frame: "FrameType", about: "Dict[str, str]") -> None:
     """Add the local variables of ``_NAMES``. The outermost values, from the user's own call, take precedence."""
-    found = frame.f_locals
+    names = frame.f_locals
     for name in _NAMES:
-        if name in _COMMON and name in found:
+        if name in _COMMON and name in names:
             if not _is_in(frame, _PACKAGES):
                 continue
             about.pop(name, None)
-        value = found.get(name)
+        value = names.get(name)
         if type(value).__name__ == "PosixPath":
             value = str(value)
         if isinstance(value, str) and value:
             about[name] = value[:_TEXT]
-    if "self" in found and "/datasets/" in frame.f_code.co_filename:
-        about["class"] = type(found["self"]).__name__[:_TEXT]
+    if "self" in names and "/datasets/" in frame.f_code.co_filename:
+        about["class"] = type(names["self"]).__name__[:_TEXT]
 
 
 def _text(value: "Any") -> str:

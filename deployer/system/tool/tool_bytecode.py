@@ -100,14 +100,14 @@ def use(archive: str, sources: Any) -> bool:
             return False
         with open(archive, "rb") as stream:
             key = key_of(stream.read())
-        found = _parsed(_read(key, descriptor), key)
+        parsed = _parsed(_read(key, descriptor), key)
     except OSError:
         return False
     finally:
         os.close(descriptor)
-    if found:
-        sys.meta_path.insert(0, Modules(archive, sources, *found))
-    return found is not None
+    if parsed:
+        sys.meta_path.insert(0, Modules(archive, sources, *parsed))
+    return parsed is not None
 
 
 def folder() -> Optional[str]:
@@ -126,10 +126,10 @@ def key_of(content: bytes) -> str:
     return "-".join([sha256(content).hexdigest(), sys.implementation.cache_tag or "unknown", magic])
 
 
-def is_safe(found: os.stat_result) -> bool:
+def is_safe(state: os.stat_result) -> bool:
     """Return whether only this user can have written this file, or the content of this folder."""
-    alone = stat.S_ISDIR(found.st_mode) or (stat.S_ISREG(found.st_mode) and found.st_nlink == 1)
-    return alone and found.st_uid == os.geteuid() and not stat.S_IMODE(found.st_mode) & 0o077
+    alone = stat.S_ISDIR(state.st_mode) or (stat.S_ISREG(state.st_mode) and state.st_nlink == 1)
+    return alone and state.st_uid == os.geteuid() and not stat.S_IMODE(state.st_mode) & 0o077
 
 
 def _read(name: str, descriptor: int) -> bytes:
@@ -138,8 +138,8 @@ def _read(name: str, descriptor: int) -> bytes:
     The open file is checked, so that another file cannot replace it in between.
     """
     with os.fdopen(os.open(name, _OPEN, dir_fd=descriptor), "rb") as stream:
-        found = os.fstat(stream.fileno())
-        safe = stat.S_ISREG(found.st_mode) and is_safe(found) and found.st_size <= MAX_SIZE
+        state = os.fstat(stream.fileno())
+        safe = stat.S_ISREG(state.st_mode) and is_safe(state) and state.st_size <= MAX_SIZE
         return stream.read() if safe else b""
 
 

@@ -47,7 +47,7 @@ def keep(archive: str) -> bool:
 
 def compiled(content: bytes, archive: str) -> Dict[str, Tuple[bool, bytes]]:
     """Return the bytecode of each module of a .pyz by its name, with whether it is a package."""
-    found = {}
+    codes = {}
     with zipfile.ZipFile(io.BytesIO(content)) as zipped, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for name in zipped.namelist():
@@ -58,8 +58,8 @@ def compiled(content: bytes, archive: str) -> Dict[str, Tuple[bool, bytes]]:
                 code = compile(zipped.read(name), os.path.join(archive, name), "exec", dont_inherit=True, optimize=0)
             except (SyntaxError, ValueError):
                 continue  # not for this Python: an import of it fails as it does without bytecode
-            found[module] = (name.endswith(_PACKAGE), marshal.dumps(code))
-    return found
+            codes[module] = (name.endswith(_PACKAGE), marshal.dumps(code))
+    return codes
 
 
 def _module(name: str) -> Optional[str]:

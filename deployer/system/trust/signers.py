@@ -149,13 +149,13 @@ def _signer(line: str, where: str) -> Optional[Signer]:
         raise UsageError(f"{where}: not of the form WHO [OPTIONS] KIND KEY: {line[:200]!a}", _KINDS)
     who, options, kind, text = match.groups()
     _check_who(who, where)
-    found = _options(options or "", where)
-    after, before = (_time(found.get(name), name, where) for name in ("valid-after", "valid-before"))
+    values = _options(options or "", where)
+    after, before = (_time(values.get(name), name, where) for name in ("valid-after", "valid-before"))
     if after is not None and before is not None and before <= after:
         raise UsageError(f"{where}: valid-before is not later than valid-after")
-    signer = Signer(who, _key(kind, text, where), found.get("namespaces"), after, before)
+    signer = Signer(who, _key(kind, text, where), values.get("namespaces"), after, before)
     # An authority signs certificates, not bundles; signatures by certificates are not supported.
-    return None if "cert-authority" in found else signer
+    return None if "cert-authority" in values else signer
 
 
 def _check_who(who: str, where: str) -> None:
@@ -172,19 +172,19 @@ def _check_who(who: str, where: str) -> None:
 
 
 def _options(text: str, where: str) -> Dict[str, str]:
-    found = {}
+    values = {}
     position = 0
     while position < len(text):
         match = _OPTION.match(text, position)
         name, value = (match.group(1).lower(), match.group(2)) if match else ("", None)
         is_flag = name == "cert-authority"
         known = is_flag or name in ("namespaces", "valid-after", "valid-before")
-        if not match or name in found or not known or is_flag != (value is None) or "\\" in (value or ""):
+        if not match or name in values or not known or is_flag != (value is None) or "\\" in (value or ""):
             hint = 'options are cert-authority, namespaces="...", valid-after="..." and valid-before="...", each once'
             raise UsageError(f"{where}: invalid options: {text[:200]!a}", hint)
-        found[name] = value or ""
+        values[name] = value or ""
         position = match.end()
-    return found
+    return values
 
 
 def _key(kind: str, text: str, where: str) -> Key:
@@ -218,13 +218,13 @@ def _time(text: Optional[str], name: str, where: str) -> Optional[float]:
 
 def _matches(name: str, patterns: str) -> bool:
     """Return whether ``name`` is in a list of patterns; ``*`` and ``?`` are wildcards, a leading ``!`` excludes."""
-    found = False
+    matches = False
     for pattern in patterns.split(","):
         if _is_like(name, pattern[1:] if pattern.startswith("!") else pattern):
             if pattern.startswith("!"):
                 return False
-            found = True
-    return found
+            matches = True
+    return matches
 
 
 def _is_like(name: str, pattern: str) -> bool:

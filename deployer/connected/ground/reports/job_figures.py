@@ -23,14 +23,14 @@ def tables(jobs: Sequence[Mapping[str, Any]]) -> list[_Facts]:
     """Return the names and texts of each job's figures, compared with the other jobs."""
     runs = list(map(_run, jobs))
     rows = {id(row.run): row for row in report.rows([run for run in runs if isinstance(run, Run)])}
-    found = []
+    figures = []
     for job, run in zip(jobs, runs, strict=True):
         if isinstance(run, Run):
             facts = [*_speed(job, run), ("parallel efficiency", _efficiency(rows[id(run)]))]
         else:
             facts = [("speed", f"not known: {run}")]
-        found.append([*facts, ("cost", _cost(job))])
-    return found
+        figures.append([*facts, ("cost", _cost(job))])
+    return figures
 
 
 def number(value: object) -> float | None:
