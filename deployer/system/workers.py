@@ -167,10 +167,8 @@ class _Worker:
         self.process.join()
         code = self.process.exitcode or 0
         how = "was killed by signal %d" % -code if code < 0 else "ended with exit code %d" % code
-        hint = (
-            "it may be out of memory: it needs up to 256 MiB; --jobs 1 needs least" if code == -signal.SIGKILL else ""
-        )
-        return DeployerError(f"a worker process {how}", hint)
+        hint = "it may be out of memory: it needs up to 256 MiB; --jobs 1 needs least"
+        return DeployerError(f"a worker process {how}", hint if code == -signal.SIGKILL else "")
 
 
 def _serve(pipe: Any, others: List[Any], function: Callable[[Any], Any]) -> None:

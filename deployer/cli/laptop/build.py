@@ -37,10 +37,8 @@ def add_parsers(subparsers: Any) -> None:
     common.flag(command, "--offline", text)
     text = "a folder with your own wheels for the wheelhouse; may be repeated"
     command.add_argument("--find-links", metavar="DIR", type=Path, action="append", default=[], help=text)
-    text = (
-        "compile Horovod only for the MPI of this site, a profile's name or path; may be repeated (default: for each "
-    )
-    text += "MPI family of the definition)"
+    text = "compile Horovod only for the MPI of this site, a profile's name or path; may be repeated (default: for "
+    text += "each MPI family of the definition)"
     common.repeated(command, "--site", "SITE", text)
     common.flag(command, "--json", "print the build record")
 
@@ -69,9 +67,8 @@ def run(args: argparse.Namespace) -> None:
     if args.json:
         terminal.show_json(built.record())
     elif not built.tag:
-        terminal.show(
-            f"built {built.name}:{built.version} without Docker: {built.size / 1e6:.1f} MB, {built.seconds:.1f} s"
-        )
+        size = f"{built.size / 1e6:.1f} MB, {built.seconds:.1f} s"
+        terminal.show(f"built {built.name}:{built.version} without Docker: {size}")
         terminal.show(f"image {built.base}, {built.image}")
     else:
         cached = f"{built.cached} of {built.steps} steps from the cache"

@@ -31,9 +31,8 @@ def add_parsers(subparsers: Any) -> None:
     common.add(command, "job", "JOB", "judge only this job of the bundle (default: all jobs)", nargs="?")
     command.add_argument("--site", help=settings.SITE)
     common.add(command, "--ssh-config", "F", "with ssh:HOST: use this ssh configuration", type=Path)
-    command.add_argument(
-        "--partition", help="judge only this partition (default: each; the first decides the exit code)"
-    )
+    text = "judge only this partition (default: each; the first decides the exit code)"
+    command.add_argument("--partition", help=text)
     common.add(command, "--mpi", "NAME", "use this MPI of the profile in partitions that have several")
     common.add_launch(command)
     common.repeated(command, "--accept", "CODE", "treat this rule as a warning")
@@ -49,9 +48,8 @@ def run(args: argparse.Namespace) -> int:
     profile = site.selected([args.partition] if args.partition else [], args.mpi, args.launch)
     bundle = named_bundle.path_of(args, site.selected([], args.mpi, args.launch), args.accept)
     accepted = args.accept if bundle == args.bundle else [code for code in args.accept if code not in RULES]
-    verdict, *others = checking.check_all(
-        bundle, profile, Checking(accepted, None if args.no_cache else index.default_folder(), today), args.job
-    )
+    rules = Checking(accepted, None if args.no_cache else index.default_folder(), today)
+    verdict, *others = checking.check_all(bundle, profile, rules, args.job)
     exit_code = _EXIT.get(verdict.checked.verdict, 0)
     if common.as_json(args, {**verdict.record(), "others": [other.record() for other in others]}):
         return exit_code

@@ -60,11 +60,8 @@ def _described(words: tuple[str, ...], summary: str, parser: argparse.ArgumentPa
     subs = verbs(parser)
     names = tuple(str(name) for action in subs for name in action.choices)
     formatter = parser._get_formatter()
-    arguments = tuple(
-        _argument(action, formatter)
-        for action in parser._actions
-        if action not in subs and action.help != argparse.SUPPRESS
-    )
+    shown = [action for action in parser._actions if action not in subs and action.help != argparse.SUPPRESS]
+    arguments = tuple(_argument(action, formatter) for action in shown)
     usage = " ".join(parser.format_usage().split()).removeprefix("usage: ")
     yield Described(words, summary, usage, parser.example if isinstance(parser, Parser) else "", arguments, names)
     for action in subs:

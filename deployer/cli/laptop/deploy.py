@@ -51,10 +51,8 @@ def add_parsers(subparsers: Any) -> None:
     common.add(ours, "-o", "--output", "B.tar", text, type=Path)
     common.add(ours, "--ssh-config", "F", "use this ssh configuration instead of ~/.ssh/config", type=Path)
     jobs.add_job_options(command.add_argument_group("the job"))
-    command.epilog = (
-        "Words after -- are added to the end of the job's command. A stage that fails ends the deploy with "
-    )
-    command.epilog += "its exit code; run the same command again to continue from there."
+    command.epilog = "Words after -- are added to the end of the job's command. A stage that fails ends the deploy "
+    command.epilog += "with its exit code; run the same command again to continue from there."
     command.set_defaults(after_dashes="arguments of the job's command")
 
 

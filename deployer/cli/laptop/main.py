@@ -124,8 +124,6 @@ def _interrupt(*_: object) -> None:
 
 def front() -> common.Front:
     """Return the parser of this command line, without its commands."""
-    text = (
-        "Pack container images and their jobs (MPI programs, deep learning), send them\n"
-        "to sites without internet, and run them there."
-    )
+    text = "Pack container images and their jobs (MPI programs, deep learning), send them\n"
+    text += "to sites without internet, and run them there."
     return common.Front("deployer", text, GROUPS, elsewhere=_ELSEWHERE, paths=PATHS)

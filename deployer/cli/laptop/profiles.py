@@ -34,9 +34,8 @@ def add_parsers(subparsers: Any) -> None:
     verbs = command.add_subparsers(dest="verb", metavar="VERB", required=True)
     verb = common.add_command(verbs, "list", _list, "list the profiles that you can select by name")
     common.flag(verb, "--all", "also list machines that were switched off")
-    verb = common.add_command(
-        verbs, "show", _show, "show a profile with the profiles that it extends, and the source of each value"
-    )
+    text = "show a profile with the profiles that it extends, and the source of each value"
+    verb = common.add_command(verbs, "show", _show, text)
     common.add(verb, "site", "SITE", f"{_SITE}, or ssh:HOST for what was fetched from there")
     common.flag(verb, "--files", "also show the facts of libraries")
     verb.example = "deployer profile show lab"

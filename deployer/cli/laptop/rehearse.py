@@ -28,9 +28,8 @@ def add_parsers(subparsers: Any) -> None:
     command = common.add_command(subparsers, "rehearse", run)
     common.add(command, "bundle", "B.tar", named_bundle.TEXT)
     common.add(command, "job", "JOB", "a job of the bundle (default: its first)", nargs="?")
-    command.add_argument(
-        "--site", help="use this site's memory, folders and variables: a profile's name or path, or ssh:HOST"
-    )
+    text = "use this site's memory, folders and variables: a profile's name or path, or ssh:HOST"
+    command.add_argument("--site", help=text)
     command.add_argument("--partition", help="with --site: of this partition (default: the first)")
     common.add(command, "--ranks", "N", "number of ranks (default: 2, if the job has as many)", type=int)
     text = "end the job after this time, as the site does: 90s, 2m, 1h or [D-]HH:MM:SS (default: %(default)s)"
@@ -69,9 +68,8 @@ def run(args: argparse.Namespace) -> int:
         plan: Plan | None = plan_of(bundle, site, args.partition)
     else:
         bundle, plan = named_bundle.path_of(args, None), None
-    request = RehearsalRequest(
-        bundle, args.job, plan, args.ranks, seconds(check_time(args.time)), args.bind, args.rest, args.data
-    )
+    time = seconds(check_time(args.time))
+    request = RehearsalRequest(bundle, args.job, plan, args.ranks, time, args.bind, args.rest, args.data)
     _foresee(request, args.accept)
     accepted = [code for code in args.accept if code in CODES]
     done = rehearsed(request, accepted, args.engine, (lambda _: None) if args.json else terminal.tell)

@@ -27,10 +27,8 @@ def add_parsers(subparsers: Any) -> None:
     text = f"show a published table as well: {', '.join(names)}"
     common.repeated(command, "--beside", "TABLE", text, choices=names)
     common.add(command, "--plot", "FILE", "also draw it: FILE.png or FILE.svg", type=Path)
-    text = (
-        "write one page of all the jobs instead: ranks on nodes and CPUs, MPI, steps in time, curves; a JOB is a path"
-    )
-    common.add(command, "--html", "FILE", text, type=Path)
+    text = "write one page of all the jobs instead: ranks on nodes and CPUs, MPI, steps in time, curves; "
+    common.add(command, "--html", "FILE", text + "a JOB is a path", type=Path)
     add_site(command.add_argument_group("the site"), here="files of this machine")
 
 

@@ -30,9 +30,8 @@ def add_parsers(subparsers: Any) -> None:
     common.flag(command, "--node", "run it in a job: capture this compute node for its partition")
     common.add(command, "--partition", "NAME", "the node's partition, if the scheduler does not report it")
     common.repeated(command, "--mpi", "PREFIX", "also capture the MPI installed here; may be repeated")
-    text = (
-        "capture this login node, and by one small job each a node of these partitions (A,B,... or all), and merge them"
-    )
+    text = "capture this login node, and by one small job each a node of these partitions (A,B,... or all), and "
+    text += "merge them"
     common.add(command, "--partitions", "LIST", text)
     common.flag(command, "--no-wait", "with --partitions: do not wait for the jobs; the same command later continues")
     common.flag(command, "--dry-run", "with --partitions: print the jobs, and submit nothing")

@@ -15,15 +15,9 @@ from deployer.system.tool import documents
 def add_parsers(subparsers: Any) -> None:
     """Register the command."""
     command = common.add_command(subparsers, "explain", _explain)
-    code = command.add_argument(
-        "code", metavar="CODE", nargs="?", help="the code of a finding, or an exit code; none: list all"
-    )
-    code.words = _codes
-
-
-def _codes() -> List[str]:
-    """Return the codes that have an explanation, for shell completion."""
-    return sorted({page.code for page in pages.pages(documents.read())})
+    text = "the code of a finding, or an exit code; none: list all"
+    code = command.add_argument("code", metavar="CODE", nargs="?", help=text)
+    code.words = lambda: sorted({page.code for page in pages.pages(documents.read())})  # for shell completion
 
 
 def _explain(args: argparse.Namespace) -> None:

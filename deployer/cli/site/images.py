@@ -117,9 +117,8 @@ def _existing(args: argparse.Namespace) -> store.Store:
 def _remove(args: argparse.Namespace) -> None:
     where = store.locate(args.root)
     if bool(args.image) == args.all or (args.job_folders and not args.all):
-        raise UsageError(
-            "remove requires an image or --all", f"remove {store.REFERENCE}, or remove --all [--job-folders]"
-        )
+        hint = f"remove {store.REFERENCE}, or remove --all [--job-folders]"
+        raise UsageError("remove requires an image or --all", hint)
     if args.all:
         there = files.is_folder(where.root)
         left = removing.uninstall(where, args.job_folders, args.force)

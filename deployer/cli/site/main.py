@@ -50,16 +50,12 @@ GROUPS = {
 
 #: The goals of a site's users, each with the commands to reach it, in order.
 PATHS = (
-    (
-        "to run a bundle that arrived as a file",
-        ("verify trained.tar", "install trained.tar", "run trained --nodes 2 --wait", "explain CODE"),
-    ),
+    ("to run a bundle that arrived as a file",
+     ("verify trained.tar", "install trained.tar", "run trained --nodes 2 --wait", "explain CODE")),
     ("to run one that arrived in parts", ("receive /media/usb/trained", "run trained --nodes 2 --wait")),
-    (
-        "as the site's admin, to describe the site and to see what has changed",
-        ("capture --partitions all -o site.json", "capture --compare site.json", "doctor trained"),
-    ),
-)
+    ("as the site's admin, to describe the site and to see what has changed",
+     ("capture --partitions all -o site.json", "capture --compare site.json", "doctor trained")),
+)  # fmt: skip
 
 #: Commands that job.sh calls on every node; people do not call them.
 FOR_JOBS = ("probe", "result", "stage", "shield", "start", "again", "inside")
@@ -77,9 +73,8 @@ def main(argv: Optional[List[str]] = None) -> int:
 
 def front() -> common.Front:
     """Return the parser of this command line, without its commands."""
-    return common.Front(
-        "deployer.pyz", "Install and run deployer's bundles on this site.", GROUPS, INTERNAL, paths=PATHS
-    )
+    text = "Install and run deployer's bundles on this site."
+    return common.Front("deployer.pyz", text, GROUPS, INTERNAL, paths=PATHS)
 
 
 def _log_folder(words: List[str]) -> Optional[str]:

@@ -22,9 +22,8 @@ def add_parsers(subparsers: Any) -> None:
     """Register this group's commands."""
     command = common.add_store_command(subparsers, "receipt", _receipt)
     common.add(command, "-o", "--output", "FILE", "write the list to this file", required=True)
-    command = common.add_store_command(
-        subparsers, "known", _known, "print what is here of a bundle, and the free space; called by push"
-    )
+    text = "print what is here of a bundle, and the free space; called by push"
+    command = common.add_store_command(subparsers, "known", _known, text)
     command.add_argument("digest", metavar="DIGEST")
     text = "print what `known` does, and install the parts from standard input while they arrive; called by push"
     command = common.add_store_command(subparsers, "take", _take, text)

@@ -258,9 +258,8 @@ def container(client: docker.DockerClient, image: str, command: Sequence[str], *
     """
     with contextlib.suppress(DockerException, *_LOST):
         reap(client)
-    container_id = str(
-        client.api.create_container(image, list(command), network_disabled=True, labels=labels(), **settings)["Id"]
-    )
+    settings.update(network_disabled=True, labels=labels())
+    container_id = str(client.api.create_container(image, list(command), **settings)["Id"])
     try:
         yield container_id
     finally:

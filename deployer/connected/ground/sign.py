@@ -113,11 +113,8 @@ def made(message: bytes, key: Path, namespace: str = sshsig.NAMESPACE) -> bytes:
         path = Path(folder, "bundle.json")
         path.write_bytes(message)
         argv = [SSH_KEYGEN, "-Y", "sign", "-f", str(key), "-n", namespace, str(path)]
-        env, hint = (
-            process.base_environment(*_ENVIRONMENT),
-            "install OpenSSH 8.1 or newer: apt-get install openssh-client",
-        )
-        done = process.run(argv, timeout=_SECONDS, env=env, check=False, hint=hint)
+        hint = "install OpenSSH 8.1 or newer: apt-get install openssh-client"
+        done = process.run(argv, _SECONDS, process.base_environment(*_ENVIRONMENT), check=False, hint=hint)
         if signature.is_too_old(done):
             raise MissingTool("this ssh-keygen cannot sign files", "install openssh-client, 8.1 or newer")
         if done.returncode:

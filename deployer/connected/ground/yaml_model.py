@@ -75,9 +75,7 @@ class Model(BaseModel):
     @classmethod
     def _no_control_characters(cls, value: Any, info: ValidationInfo) -> Any:
         name = info.field_name or ""
-        problems = [
-            (place, problem) for place, text in _texts(value) if (problem := fault(text, name in cls.many_lines))
-        ]
+        problems = [(place, why) for place, text in _texts(value) if (why := fault(text, name in cls.many_lines))]
         if name in cls.variables and isinstance(value, dict):
             words = "is not a name for a variable: use letters, digits and underscores, without a digit first"
             problems += [((printable(key),), words) for key in value if not is_name(key)]

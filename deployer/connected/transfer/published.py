@@ -31,10 +31,8 @@ def fetch(remote: Remote) -> Profile | None:
     if known:
         return known
     limits = {published.FACTS: published.MAX_FACTS, published.SIGNATURE: published.MAX_SIGNATURE}
-    data = {
-        name: remote.fetch(f"{ADMINS_FOLDER}/{name}", limit) if f"{ADMINS_FOLDER}/{name}" in there else None
-        for name, limit in limits.items()
-    }
+    paths = {name: f"{ADMINS_FOLDER}/{name}" for name in limits}
+    data = {name: remote.fetch(path, limits[name]) if path in there else None for name, path in paths.items()}
     kept = published.keep(Publication(remote.host, profile, data[published.FACTS], data[published.SIGNATURE]))
     terminal.tell(f"deployer: {kept}")
     return kept.profile
@@ -60,9 +58,8 @@ def profile_of(site: str, ssh_config: Path | None = None) -> Profile:
     with contextlib.suppress(DeployerError):  # the other profile is unreadable
         other = published.used(profile.name, lambda _: None).paths[0]
         if other != published.kept_from(host):
-            terminal.tell(
-                f"deployer: the {profile.name} that {host} publishes is used; --site {profile.name} is {other}"
-            )
+            text = f"the {profile.name} that {host} publishes is used; --site {profile.name} is {other}"
+            terminal.tell(f"deployer: {text}")
     return profile
 
 

@@ -66,12 +66,9 @@ def push_plan(
     with Remote(profile, ssh_config) as remote:
         remote.prepare()
         answer = remote.feed(["take-plan", "-"], [packed])
-    return pushed._replace(
-        seconds=time.monotonic() - started,
-        plan=answer.text("plan"),
-        signers=tuple(answer.texts("signers")),
-        warnings=tuple(answer.words("warnings")),
-    )
+    seconds, signers, warnings = time.monotonic() - started, answer.texts("signers"), answer.words("warnings")
+    pushed = pushed._replace(seconds=seconds, plan=answer.text("plan"))
+    return pushed._replace(signers=tuple(signers), warnings=tuple(warnings))
 
 
 def _check(update: PlanUpdate) -> None:

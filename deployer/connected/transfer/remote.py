@@ -430,13 +430,9 @@ class Remote:
 
         # Only `run` announces a job. Other commands may print anything, and much of it.
         announces = words[0] == "run" and "--dry-run" not in words
-        status = process.attach(
-            self._ssh(["sh", "-c", script]),
-            env=self._env,
-            hear=hear if announces else None,
-            after=f"{_BEGUN}\n".encode(),
-            begun=lambda: begun.append(True),
-        )
+        argv, mark = self._ssh(["sh", "-c", script]), f"{_BEGUN}\n".encode()
+        listener = hear if announces else None
+        status = process.attach(argv, self._env, listener, after=mark, begun=lambda: begun.append(True))
         if status == 255:
             message, hint = f"the connection to {self.host} broke", "try again"
             if job:
@@ -650,10 +646,8 @@ class Remote:
         if not begins:
             raise TransferError(f"{self.host} gave no answer to {' '.join(words)}", "see the command's log")
         answer = lines[begins[-1] :]
-        # An answer of several lines ends with a bracket alone.
-        return self._read(
-            "\n".join(answer[: answer.index("}") + 1] if answer[0] == "{" and "}" in answer else answer[:1])
-        )
+        several = answer[0] == "{" and "}" in answer  # then each bracket is a line
+        return self._read("\n".join(answer[: answer.index("}") + 1 if several else 1]))
 
     def _read(self, text: str) -> Fields:
         what = f"the answer of {self.host}"
@@ -667,9 +661,8 @@ class Remote:
         """Return the error for a login shell that ended before it ran a command, with its output."""
         hint = f"try: ssh {self.host} echo works; if it prints nothing, a start-up file there (~/.bashrc, ~/.cshrc) "
         hint += "ends shells without a terminal, or the site allows no commands: see the file, or ask the site"
-        return TransferError(
-            f"{self.host}: the login shell ended before it ran a command{output and ': '}{output}", hint
-        )
+        why = f": {output}" if output else ""
+        return TransferError(f"{self.host}: the login shell ended before it ran a command{why}", hint)
 
     def _raise_far(self, done: Completed) -> NoReturn:
         """Raise an error of the site's deployer here, with its exit code and hint."""
