@@ -107,6 +107,7 @@ REVIEWED = {
     "system/payload.py::_become": "explained, then the process ends",
     "system/process.py::glance": "a process that is gone",
     "system/files.py::enlarge_pipe": "a smaller pipe",
+    "system/tool/documents.py::topic": "the error itself is what matters",
     "system/tool/tool_bytecode.py::use": "the tool runs from its sources",
     "system/tool/tool_compiler.py::keep": "the next start compiles again",
     "system/workers.py::_serve": "the parent is gone, or the error travels to it",

@@ -81,7 +81,7 @@ def _variables() -> Iterator[str]:
 
 
 def _codes(section: Callable[[str], str]) -> Iterator[str]:
-    every = pages.pages(documents.read())
+    every = documents.every_page()
     for topic, when in pages.TOPICS.items():
         yield f"## {topic[0].upper()}{topic[1:]}"
         yield f"{when[0].upper()}{when[1:]}."

@@ -13,7 +13,6 @@ from deployer.cli.laptop.command_tree import Described, commands
 from deployer.cli.site import common
 from deployer.cli.site import main as site
 from deployer.cli.site.common import Front
-from deployer.contract.base import pages
 from deployer.contract.base.shell import quoted
 from deployer.system import files, terminal
 from deployer.system.tool import documents
@@ -61,7 +60,7 @@ def _overview(front: Front, described: list[Described]) -> Iterator[str]:
     for variable in variables.read_by(variables.BOTH, reader):
         yield from (".TP", f".B {_roff(', '.join(variable.names))}", _roff(variable.text))
     yield ".SH EXIT STATUS"
-    for page in pages.pages(documents.read()):
+    for page in documents.every_page():
         if page.topic == "exit codes":
             yield from (".TP", f".B {page.code}", _roff(page.summary))
     yield from (

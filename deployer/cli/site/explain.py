@@ -17,11 +17,11 @@ def add_parsers(subparsers: Any) -> None:
     command = common.add_command(subparsers, "explain", _explain)
     text = "the code of a finding, or an exit code; none: list all"
     code = command.add_argument("code", metavar="CODE", nargs="?", help=text)
-    code.words = lambda: sorted({page.code for page in pages.pages(documents.read())})  # for shell completion
+    code.words = lambda: sorted({page.code for page in documents.every_page()})  # for shell completion
 
 
 def _explain(args: argparse.Namespace) -> None:
-    every = pages.pages(documents.read())
+    every = documents.every_page()
     pages_shown = pages.find(every, args.code) if args.code else every
     if not pages_shown:
         near = guess(args.code, {page.code for page in every})

@@ -35,21 +35,16 @@ class Meter:
             return
         self.last = now
         if self.told:
-            self._tell()
+            try:
+                sys.stderr.write("%s%d %d\n" % (dialogue.PROGRESS_LINE, self.done, self.total))
+                sys.stderr.flush()
+            except OSError:  # the laptop has disconnected: the work continues
+                self.told = False
         elif self.shown:
-            self._show(line(self.what, self.done, self.total, now - self.began)[: terminal.columns() - 1])
-
-    def _show(self, text: str) -> None:
-        sys.stderr.write("\r" + text.ljust(self.width))
-        sys.stderr.flush()
-        self.width = len(text)
-
-    def _tell(self) -> None:
-        try:
-            sys.stderr.write("%s%d %d\n" % (dialogue.PROGRESS_LINE, self.done, self.total))
+            text = line(self.what, self.done, self.total, now - self.began)[: terminal.columns() - 1]
+            sys.stderr.write("\r" + text.ljust(self.width))
             sys.stderr.flush()
-        except OSError:  # the laptop has disconnected: the work continues
-            self.told = False
+            self.width = len(text)
 
     def __enter__(self) -> "Meter":
         return self

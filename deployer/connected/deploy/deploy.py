@@ -168,7 +168,7 @@ class Deploy(Packing):
 
     def followed(self, job: str) -> None:
         """Record that the job's end was observed."""
-        last = last_deploy.read(self._bundle)
+        last = last_deploy.recorded(self._bundle)
         if last.job == job:  # another deploy may have submitted one since
             self._record(self._bundle, last._replace(job="", words=()))
 
@@ -202,7 +202,7 @@ class Deploy(Packing):
                 state, text = (packing.WOULD, "rehearse ") if names else (packing.UNCHANGED, "each job was rehearsed")
                 end(state, text + ", ".join(names))
                 return packed
-            last = last_deploy.read(path)
+            last = last_deploy.recorded(path)
             digest = packed.digest
             for name in names:
                 outcome = ways.usual(str(path), name, self.profile, self._say, request.partition)
@@ -296,7 +296,7 @@ class Deploy(Packing):
 
     def _installed(self, packed: PackedBundle, pushed: "Pushed", end: Callable[[str, str], None]) -> None:
         """Report and record the outcome of a push."""
-        last = last_deploy.read(packed.path)
+        last = last_deploy.recorded(packed.path)
         # The user already knows what this command made and pushed earlier.
         known = (*dialogue.ORIGINS, *([dialogue.replaces(self._label, last.pushed)] if last.pushed else []))
         for warning in pushed.warnings:
@@ -321,7 +321,7 @@ class Deploy(Packing):
         if packed.digest == self._submitted:
             end(packing.UNCHANGED, "the bundle is the same as before: not submitted again")
             return done
-        last = last_deploy.read(packed.path)
+        last = last_deploy.recorded(packed.path)
         if last.job and list(last.words) == self._signature(packed):
             status = self._active(last.job)
             if status:
@@ -401,7 +401,7 @@ class Deploy(Packing):
 
     def _submission(self, packed: PackedBundle) -> list[str]:
         """Return the command that submits the job; empty if it is not submitted, or might not be."""
-        last = last_deploy.read(packed.path)
+        last = last_deploy.recorded(packed.path)
         again = last.job and list(last.words) == self._signature(packed)
         if self.definition.is_data or self._request.dry_run or packed.digest == self._submitted or again:
             return []
@@ -412,7 +412,7 @@ class Deploy(Packing):
         """Report and record that the job was submitted."""
         self.submitting = False
         job, number = status.text("job"), _number(status)
-        last = last_deploy.read(packed.path)
+        last = last_deploy.recorded(packed.path)
         self._record(packed.path, last._replace(job=job, words=self._signature(packed)))
         self._asked(packed).answered()
         if status.maybe_flag("repeated"):

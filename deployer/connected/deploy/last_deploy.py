@@ -56,7 +56,7 @@ def record_of(bundle: Path) -> Path:
     return xdg.state_folder("deploys") / f"{bundle.stem}-{name}.json"
 
 
-def read(bundle: Path) -> LastDeploy:
+def recorded(bundle: Path) -> LastDeploy:
     """Return the record, or an empty one if it is missing or damaged; then everything is done again."""
     path = record_of(bundle)
     try:

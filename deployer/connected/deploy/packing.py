@@ -162,27 +162,25 @@ class Packing:
         else:
             end(UNCHANGED, self.definition.tag if self.definition.needs_engine else "its base alone")
             return contents
+        from deployer.connected.bundle import sources
         from deployer.connected.check.check import CODES
         from deployer.connected.image.build import BuildOptions, build
 
+        families = sources.families_for(self.definition, self._sites)
         accepted = tuple(code for code in self._request.accept if code not in CODES)
         with caches.in_use():
-            options = BuildOptions(**self._request.settings, accept=accepted, families=self._families())
+            options = BuildOptions(**self._request.settings, accept=accepted, families=families)
             built = build(self.definition, options, self._say)
         kept = f", {built.cached} of {built.steps} steps from the cache" if built.steps else ""
         contents = self._contents()
         end(DONE, f"{built.tag or built.base}{kept}")
         return contents
 
-    def _families(self) -> Sequence[str] | None:
-        from deployer.connected.bundle import sources
-
-        return sources.families_for(self.definition, self._sites)
-
     def _contents(self) -> Contents:
         from deployer.connected.bundle import sources
 
-        return sources.from_definition(self.definition, self._families(), self._request.accept)
+        families = sources.families_for(self.definition, self._sites)
+        return sources.from_definition(self.definition, families, self._request.accept)
 
     def _pack(self, contents: Contents) -> PackedBundle | None:
         """Return the bundle; None in a dry run that would pack."""
@@ -201,7 +199,7 @@ class Packing:
             return last_deploy.inputs_of(contents, image, self._sites, options)
 
         inputs = inputs_now()
-        last = last_deploy.read(path)
+        last = last_deploy.recorded(path)
         if last.inputs == inputs and list(last.file) == list(last_deploy.state_of(path)):
             end(UNCHANGED, f"{megabytes(path.stat().st_size)}: {path}")
             return PackedBundle(path, last.digest)
@@ -221,16 +219,14 @@ class Packing:
         with caches.in_use():
             own = request.output is None
             packed = pack.pack(contents, sites, path, cache=cache, checking=checking, say=self._say, own=own)
-        self._sign(path)
         if inputs_now() != inputs:  # a file changed, so the packed content is uncertain
             inputs = ""  # so the next deploy packs again
-        last = last._replace(inputs=inputs, payload=payload(packed.manifest))
-        self._record(path, last._replace(file=last_deploy.state_of(path), digest=packed.digest))
+        self._keep(path, last._replace(inputs=inputs, payload=payload(packed.manifest)), packed.digest)
         end(DONE, f"{megabytes(packed.size)}: {path}")
         return PackedBundle(path, packed.digest, packed.plans)
 
     def _keep(self, path: Path, last: LastDeploy, digest: str) -> None:
-        """Sign a bundle with changed outcomes if there is a key, and record it as the last deploy's bundle."""
+        """Sign a new bundle or changed outcomes if there is a key, and record the last deploy's bundle."""
         self._sign(path)  # the outcomes are part of the bundle
         self._record(path, last._replace(file=last_deploy.state_of(path), digest=digest))
 
@@ -267,7 +263,7 @@ class Packing:
 
     def _forget(self, path: Path) -> None:
         """Make the next deploy pack again, from the image if the bundle in the frame cache is damaged too."""
-        self._record(path, last_deploy.read(path)._replace(inputs="", payload="", file=()))
+        self._record(path, last_deploy.recorded(path)._replace(inputs="", payload="", file=()))
         if self._request.output is None:
             path.unlink(missing_ok=True)
 

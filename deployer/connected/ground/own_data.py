@@ -9,6 +9,6 @@ import yaml
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-def read(path: Path) -> Any:
+def load_yaml(path: Path) -> Any:
     """Return the content of a data file."""
     return yaml.load(path.read_text(encoding="utf-8"), _LOADER)  # noqa: S506  # both are safe loaders

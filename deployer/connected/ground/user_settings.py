@@ -64,12 +64,10 @@ class UserSetting(NamedTuple):
     """A setting that is in effect.
 
     Attributes:
-        name: its key in the file.
         value: its value; None: not set.
         origin: the variable, or FILE:LINE.
     """
 
-    name: str
     value: str | None
     origin: str
 
@@ -86,18 +84,16 @@ def in_effect() -> dict[str, UserSetting]:
         UsageError: the file has an unknown key, or the file or a variable has a wrong value.
     """
     path = config_file()
-    settings = {name: UserSetting(name, None, "") for name in VARIABLES}
+    settings = {name: UserSetting(value=None, origin="") for name in VARIABLES}
     if files.exists(str(path)):
         document = Document(path, "deployer's settings")
         read = checked(UserSettings, document.mapping() if document.value() is not None else {}, document, path)
-        for name in read.model_fields_set:
-            value = getattr(read, name)
-            if value is not None:
-                where, line = document.at((name,))
-                settings[name] = UserSetting(name, value, f"{where}:{line}")
+        for name, value in read.model_dump(exclude_none=True).items():
+            where, line = document.at((name,))
+            settings[name] = UserSetting(value, f"{where}:{line}")
     for name, variable in VARIABLES.items():
         if value := os.environ.get(variable):
-            settings[name] = UserSetting(name, _of_variable(name, variable, value), variable)
+            settings[name] = UserSetting(_of_variable(name, variable, value), variable)
     return settings
 
 

@@ -8,7 +8,6 @@ import os
 import re
 from typing import Any, Dict, FrozenSet, Mapping, Match, Sequence
 
-from deployer.contract.base import pages
 from deployer.contract.site.runtime_table import RUNTIMES
 from deployer.site.capture.redact import Redaction
 from deployer.site.jobs.schedulers import SCHEDULERS
@@ -49,7 +48,7 @@ class Anonymous:
 
     def __init__(self, names: Mapping[str, Sequence[str]]) -> None:
         self._redact = Redaction(names)
-        every = pages.pages(documents.read())
+        every = documents.every_page()
         #: Texts of deployer's own, which are kept whole.
         self._ours = frozenset([*(page.code for page in every), *RUNTIMES, *SCHEDULERS])
         self._vocabulary = _vocabulary()
@@ -80,6 +79,6 @@ class Anonymous:
 
 def _vocabulary() -> FrozenSet[str]:
     """Return the words of the documents and of the system's error messages, except those with digits."""
-    texts = [*documents.read().values(), *map(os.strerror, errno.errorcode)]
+    texts = [*documents.by_name().values(), *map(os.strerror, errno.errorcode)]
     words = {word.lower() for text in texts for word in _TOKEN.findall(text)}
     return frozenset(_MORE.split()).union(word for word in words if not any(map(str.isdigit, word)))

@@ -2,7 +2,7 @@
 
 import os
 import pkgutil
-from typing import Any, Dict
+from typing import Any, Dict, List
 
 import deployer
 from deployer.contract.base import pages
@@ -15,7 +15,7 @@ PACKED = "documents.bz2"
 _END = "\0"
 
 
-def read() -> Dict[str, str]:
+def by_name() -> Dict[str, str]:
     """Return the documents by name: from deployer.pyz, the installed package or the checkout."""
     loader: Any = deployer.__spec__.loader
     if hasattr(loader, "archive"):
@@ -27,17 +27,22 @@ def read() -> Dict[str, str]:
     return {name: files.read_text(os.path.join(folder, name)) for name in pages.DOCUMENTS}
 
 
+def every_page() -> List[pages.Page]:
+    """Return the pages of all codes."""
+    return pages.pages(by_name())
+
+
 def topic(text: str, exit_code: int) -> str:
     """Return the topic that explains an error: the code of the first finding in its text, or its exit code."""
     try:
-        return pages.mentioned(pages.pages(read()), text) or str(exit_code)
+        return pages.mentioned(every_page(), text) or str(exit_code)
     except Exception:  # noqa: BLE001  the error itself is what matters
         return str(exit_code)
 
 
 def joined() -> bytes:
     """Return the names and texts of the documents as one text."""
-    return _END.join(part for item in sorted(read().items()) for part in item).encode()
+    return _END.join(part for item in sorted(by_name().items()) for part in item).encode()
 
 
 def packed(text: bytes) -> bytes:

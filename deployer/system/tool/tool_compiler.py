@@ -6,7 +6,7 @@ import marshal
 import os
 import warnings
 import zipfile
-from typing import Dict, Optional, Tuple
+from typing import Dict, Tuple
 
 from deployer.contract.base.errors import DeployerError
 from deployer.system import files
@@ -51,23 +51,15 @@ def compiled(content: bytes, archive: str) -> Dict[str, Tuple[bool, bytes]]:
     with zipfile.ZipFile(io.BytesIO(content)) as zipped, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for name in zipped.namelist():
-            module = _module(name)
-            if module is None:
+            if not name.endswith(_SUFFIX) or name == "__main__.py":
                 continue
             try:
                 code = compile(zipped.read(name), os.path.join(archive, name), "exec", dont_inherit=True, optimize=0)
             except (SyntaxError, ValueError):
                 continue  # not for this Python: an import of it fails as it does without bytecode
+            module = name[: -len(_PACKAGE if name.endswith(_PACKAGE) else _SUFFIX)].replace("/", ".")
             codes[module] = (name.endswith(_PACKAGE), marshal.dumps(code))
     return codes
-
-
-def _module(name: str) -> Optional[str]:
-    """Return the name of the module in a file of the .pyz; None if the file is not a module."""
-    if not name.endswith(_SUFFIX) or name == "__main__.py":
-        return None
-    end = len(_PACKAGE) if name.endswith(_PACKAGE) else len(_SUFFIX)
-    return name[:-end].replace("/", ".")
 
 
 def _make_safe(place: str) -> bool:

@@ -53,7 +53,7 @@ def load(root: Optional[str] = None, signers_file: Optional[str] = None) -> List
     """
     paths = [SYSTEM_FILE] + ([os.path.join(root, POLICY_FILE)] if root else [])
     # A folder that cannot be searched is an error; otherwise anyone who locks it would lift the policy.
-    policies = [read(path) for path in paths if files.lexists(path)]
+    policies = [read_policy(path) for path in paths if files.lexists(path)]
     if signers_file:
         text = signers.given(signers_file)
         allowed = tuple(signers.parse(text, signers_file))
@@ -61,7 +61,7 @@ def load(root: Optional[str] = None, signers_file: Optional[str] = None) -> List
     return policies
 
 
-def read(path: str) -> Policy:
+def read_policy(path: str) -> Policy:
     """Parse a policy file and the files that it names, relative to its folder. Raises UsageError."""
     fields = json_records.loads(files.read_text(path).encode(), SCHEMA, path)
     unknown = set(fields.record) - {"schema", "format", "min_reader"} - set(_FIELDS) - set(_PATHS)
@@ -73,7 +73,7 @@ def read(path: str) -> Policy:
     allowed, revoked = (os.path.join(os.path.dirname(path), name) if name else None for name in names)
     if demands[0] and not allowed:
         raise UsageError(f"{path}: require_signature needs allowed_signers: anyone can sign")
-    return Policy(path, demands[0], tuple(signers.read(allowed)) if allowed else None, revoked, demands[1])
+    return Policy(path, demands[0], tuple(signers.read_signers(allowed)) if allowed else None, revoked, demands[1])
 
 
 def judge(

@@ -67,7 +67,7 @@ class Signer(NamedTuple):
         return ""
 
 
-def read(path: str) -> List[Signer]:
+def read_signers(path: str) -> List[Signer]:
     """Parse an allowed_signers file. Raises UsageError that names the invalid line."""
     return parse(_text(path), path)
 
@@ -78,7 +78,7 @@ def given(path: str) -> str:
 
 
 def parse(text: str, path: str) -> List[Signer]:
-    """Parse the text of the allowed_signers file ``path``, as ``read`` does."""
+    """Parse the text of the allowed_signers file ``path``, as ``read_signers`` does."""
     return [signer for signer in (_signer(line, where) for where, line in _lines(text, path)) if signer]
 
 

@@ -137,7 +137,9 @@ class Verification:
 
     def _pread(self, offset: int, size: int) -> bytes:
         with files.errors_named("read " + self._path):
-            self._await(offset + size)
+            # Return when the file has the bytes, or will not get them.
+            while self._comes and os.fstat(self._descriptor).st_size < offset + size and self._comes():
+                pass
             data = os.pread(self._descriptor, size, offset)
             while len(data) < size:  # one read returns at most 2 GiB, and less after a signal
                 more = os.pread(self._descriptor, size - len(data), offset + len(data))
@@ -145,12 +147,6 @@ class Verification:
                     raise IntegrityError("the file ends in the middle of a segment")
                 data += more
         return data
-
-    def _await(self, end: int) -> None:
-        """Return when the file has the bytes before ``end``, or will not get them."""
-        while self._comes and os.fstat(self._descriptor).st_size < end:
-            if not self._comes():
-                return
 
 
 @contextmanager

@@ -9,7 +9,8 @@ import pytest
 
 from deployer.connected.bundle import kit
 from deployer.connected.bundle.kit import fetch
-from deployer.connected.ground import engine, plot, sign
+from deployer.connected.ground import engine, sign
+from deployer.connected.ground.reports import plot
 from deployer.connected.image.bases import base
 from deployer.connected.image.definition.definition import Base
 from deployer.connected.image.definition.settings import BuildSettings

@@ -238,7 +238,7 @@ def verify(tmp_path, zone):
 
 def accepted_as(path):
     try:
-        found = signers.read(path)
+        found = signers.read_signers(path)
     except UsageError:
         return ""
     names = [signer.who for signer in found if signer.key == KEY.key and not signer.refusal(NOW)]

@@ -110,7 +110,7 @@ class Recipe(NamedTuple):
 
 @functools.cache
 def _pins(path: Path) -> Mapping[str, PinRecord]:
-    found: Mapping[str, PinRecord] = own_data.read(path)
+    found: Mapping[str, PinRecord] = own_data.load_yaml(path)
     return found
 
 

@@ -8,7 +8,7 @@ from deployer.connected.ground import own_data
 from deployer.contract.proof import report
 from deployer.contract.proof.report import Run
 
-_TABLES = own_data.read(Path(__file__).with_suffix(".yaml"))
+_TABLES = own_data.load_yaml(Path(__file__).with_suffix(".yaml"))
 #: The names that ``--beside`` accepts.
 NAMES = tuple(_TABLES)
 

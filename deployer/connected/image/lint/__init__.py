@@ -10,7 +10,7 @@ from deployer.contract.rules.findings import Finding, Rule
 #: The codes of ``lint``.
 RULES: dict[str, Rule] = {
     "command.missing": findings.RULES["command.missing"],
-    **{code: Rule(**texts) for code, texts in own_data.read(Path(__file__).with_name("rules.yaml")).items()},
+    **{code: Rule(**texts) for code, texts in own_data.load_yaml(Path(__file__).with_name("rules.yaml")).items()},
 }
 
 

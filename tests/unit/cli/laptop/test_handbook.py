@@ -9,7 +9,6 @@ from deployer.cli.laptop.handbook import handbook
 from deployer.connected.image.definition import definition
 from deployer.connected.image.definition.reference import Schema, table
 from deployer.connected.site_profile import profile
-from deployer.contract.base import pages
 from deployer.system.tool import documents
 
 #: A key, its type, what it means.
@@ -45,4 +44,4 @@ def test_every_command_and_code_has_its_place() -> None:
     assert "| `partitions.NAME.node.cores` |" in made["keys-of-profiles.md"]
     assert "| `DEPLOYER_SITE` |" in made["variables.md"]
     assert "](../job-codes.md#MPI.VERSION" in made["codes.md"]
-    assert made["codes.md"].count("\n| [`") == len(pages.pages(documents.read()))
+    assert made["codes.md"].count("\n| [`") == len(documents.every_page())

@@ -13,7 +13,7 @@ from deployer.contract.rehearsal import rehearsal
 from deployer.contract.rules.findings import RULES, Rule
 from deployer.system.tool import documents
 
-EVERY = pages.pages(documents.read())
+EVERY = documents.every_page()
 LABELS = ["What", "Why", "Remedy", "Evidence", "Example"]
 #: What `status` prints of a job's finding, and `rehearse` of its own.
 FORMS = {"job": r"[^:]+: {message} \({code}\)", "rehearse": r"(error|warning|note) {code}: [^:]+: {message}"}

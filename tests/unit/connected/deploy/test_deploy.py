@@ -222,7 +222,7 @@ def test_a_job_is_done_with_only_if_its_end_was_seen(
     args = SimpleNamespace(site="lab", ssh_config=None, again=None)
     assert command._follow(args, deploy, DONE)[0] == statuses[1]  # type: ignore[arg-type]
     assert remote.asked == ["logs", "status"]
-    assert last_deploy.read(bundle).job == ("" if ended else "x-1")
+    assert last_deploy.recorded(bundle).job == ("" if ended else "x-1")
 
 
 CHAIN = {
@@ -245,7 +245,7 @@ def test_an_interrupted_follow_goes_on_with_the_job_that_continues_it(
     # The same command: the job that continues it is active, so none is submitted.
     found = deploy._run(PackedBundle(bundle, "sha256:11"), Deployed(bundle))
     assert (found.job, found.job_id, deploy.stages[-1].state) == ("x-2", "8", "unchanged")
-    assert last_deploy.read(bundle).job == "x-2"
+    assert last_deploy.recorded(bundle).job == "x-2"
 
 
 def test_a_job_is_submitted_by_the_process_that_installs(
@@ -273,7 +273,7 @@ def test_a_job_is_submitted_by_the_process_that_installs(
     assert deploy._push(bundle, words) == outcome._replace(then=status)
     assert [(stage.name, stage.state) for stage in deploy.stages] == [("push", "done"), ("run", "done")]
     assert (submitting, deploy.submitting) == ([True], False)
-    last = last_deploy.read(bundle.path)
+    last = last_deploy.recorded(bundle.path)
     assert (last.job, last.pushed) == ("x-1", "sha256:11")
     assert deploy._submission(bundle) == []  # its job may be active
     assert deploy._submission(bundle._replace(digest="sha256:22"))
@@ -552,7 +552,7 @@ def test_the_same_with_json(deploy: Deploy, tmp_path: Path, answer: object, ende
     else:
         with pytest.raises(DeployerError):
             command._follow_silently(args, deploy, DONE)
-    assert last_deploy.read(bundle).job == ("" if ended else "x-1")
+    assert last_deploy.recorded(bundle).job == ("" if ended else "x-1")
 
 
 def test_the_record_has_the_status_of_the_last_job(
@@ -572,7 +572,7 @@ def test_the_record_has_the_status_of_the_last_job(
 def test_the_end_of_a_job_leaves_a_newer_one_recorded(deploy: Deploy, tmp_path: Path) -> None:
     last_deploy.write(tmp_path / "b.tar", LastDeploy("i", [1], "d", "x-2", ["w"]))
     deploy.followed("x-1")
-    assert last_deploy.read(tmp_path / "b.tar").job == "x-2"
+    assert last_deploy.recorded(tmp_path / "b.tar").job == "x-2"
 
 
 def test_a_job_whose_folder_was_removed_is_not_active(deploy: Deploy) -> None:
@@ -641,7 +641,7 @@ def test_a_bundle_that_is_damaged_elsewhere_is_packed_anew(
             stage.get(finder, lambda: deploy._rehearse(strict))()
         assert error.value.hint == ("send it again" if dry_run else "deploy again: it is packed anew")
         assert strict.path.exists() is dry_run
-        assert bool(last_deploy.read(strict.path).inputs) is dry_run
+        assert bool(last_deploy.recorded(strict.path).inputs) is dry_run
 
 
 def test_a_refused_definition_waits_for_no_login(
@@ -771,7 +771,7 @@ def test_an_edit_during_a_pack_lets_the_next_deploy_pack_again(
 
     monkeypatch.setattr(pack, "pack", packing)
     deploy._pack(deploy._contents())
-    assert bool(last_deploy.read(tmp_path / "b.tar").inputs) is not edited
+    assert bool(last_deploy.recorded(tmp_path / "b.tar").inputs) is not edited
     deploy._pack(deploy._contents())
     assert len(packs) == (2 if edited else 1)
 
@@ -878,7 +878,7 @@ def test_a_site_that_requires_a_rehearsal_gets_one(
     assert deploy._rehearse(new) == new
     assert asked == ["train"]
     assert [stage.state for stage in deploy.stages] == ["done", "unchanged"]
-    last = last_deploy.read(strict.path)  # so that the next deploy does not pack again
+    last = last_deploy.recorded(strict.path)  # so that the next deploy does not pack again
     assert (last.inputs, last.digest, list(last.file)) == ("inputs", new.digest, last_deploy.state_of(strict.path))
 
 
@@ -937,7 +937,7 @@ def test_a_rehearsal_by_hand_is_kept_and_signed(
     assert deploy._rehearse(new) == new
     assert signed == ([] if dry_run else [path])
     wanted = before if dry_run else before._replace(file=last_deploy.state_of(path), digest=new.digest)
-    assert last_deploy.read(path) == wanted
+    assert last_deploy.recorded(path) == wanted
 
 
 def _no_pack(*_: object, **__: object) -> None:
@@ -963,7 +963,7 @@ def test_the_outcome_of_one_job_is_kept_if_the_next_one_fails(
     with pytest.raises(Refused, match=r"the rehearsal of test: rehearse\.blind: the job: the kernel's account"):
         deploy._rehearse(strict)
     assert asked == ["gpu", "gpu"]
-    kept = list(last_deploy.read(strict.path).file) == last_deploy.state_of(strict.path)
+    kept = list(last_deploy.recorded(strict.path).file) == last_deploy.state_of(strict.path)
     assert kept is (key is None)  # with a key the next deploy finds it unsigned, and signs it
 
 

@@ -62,11 +62,11 @@ def test_mode_image_profile_and_options_change_the_inputs(contents: Contents, tm
 
 def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
     bundle = tmp_path / "b.tar"
-    assert last_deploy.read(bundle) == LastDeploy()
+    assert last_deploy.recorded(bundle) == LastDeploy()
     last = LastDeploy("inputs", [1, 2, 3, 4], "sha256:00", "x-2026", ["--nodes=2", "--", "two\nlines"])
     last_deploy.write(bundle, last)
-    assert last_deploy.read(bundle) == last
-    assert last_deploy.read(tmp_path / "other" / "b.tar") == LastDeploy()
+    assert last_deploy.recorded(bundle) == last
+    assert last_deploy.recorded(tmp_path / "other" / "b.tar") == LastDeploy()
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"version": 2}', '{"version": 1, "file": "x"}'])
@@ -74,7 +74,7 @@ def test_a_damaged_record_is_none(tmp_path: Path, text: str) -> None:
     bundle = tmp_path / "b.tar"
     last_deploy.write(bundle, LastDeploy("inputs", [1], "sha256:00"))
     last_deploy.record_of(bundle).write_text(text)
-    assert last_deploy.read(bundle) == LastDeploy()
+    assert last_deploy.recorded(bundle) == LastDeploy()
 
 
 def test_two_deploys_into_one_bundle_exclude_each_other(tmp_path: Path) -> None:

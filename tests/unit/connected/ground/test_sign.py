@@ -280,7 +280,7 @@ def test_the_documented_policy_is_one(tmp_path: Path) -> None:
     (tmp_path / "policy.json").write_text(text.split("```json\n")[1].split("```")[0])
     signers = text.split("```\n# /etc/deployer/allowed_signers\n")[1].split("```")[0]
     (tmp_path / "allowed_signers").write_text(signers)
-    found = policy.read(str(tmp_path / "policy.json"))
+    found = policy.read_policy(str(tmp_path / "policy.json"))
     assert (found.require_signature, found.refuse_rollback) == (True, True)
     assert found.revoked_keys == str(tmp_path / "revoked_keys")
     assert found.allowed is not None

@@ -43,12 +43,12 @@ def test_option_variable_and_file_count_in_this_order(folder: Path, monkeypatch:
     (folder / "ssh" / "config").write_text("")
     (folder / "other").write_text("")
     found = in_effect()
-    assert found["site"] == UserSetting("site", "ssh:login1", f"{path}:2")
-    assert found["ssh_config"] == UserSetting("ssh_config", str(folder / "ssh/config"), f"{path}:3")
+    assert found["site"] == UserSetting("ssh:login1", f"{path}:2")
+    assert found["ssh_config"] == UserSetting(str(folder / "ssh/config"), f"{path}:3")
     assert user_settings.site(None) == "ssh:login1"
     monkeypatch.setenv("DEPLOYER_SITE", "lab")
     monkeypatch.setenv("DEPLOYER_SSH_CONFIG", str(folder / "other"))
-    assert in_effect()["site"] == UserSetting("site", "lab", "DEPLOYER_SITE")
+    assert in_effect()["site"] == UserSetting("lab", "DEPLOYER_SITE")
     assert user_settings.path("ssh_config", None) == folder / "other"
     assert user_settings.path("ssh_config", Path("given")) == Path("given")
     assert user_settings.site("given") == "given"

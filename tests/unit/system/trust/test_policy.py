@@ -184,4 +184,4 @@ def test_a_policy_of_a_root_that_cannot_be_searched_is_not_pinned_again(root):
 def test_the_policy_that_help_shows_can_be_read(tmp_path):
     (tmp_path / "allowed_signers").write_text("")
     (tmp_path / "policy.json").write_text("{%s}" % images._POLICY.partition("{")[2].partition("}")[0])
-    assert policy.read(str(tmp_path / "policy.json")).require_signature
+    assert policy.read_policy(str(tmp_path / "policy.json")).require_signature

@@ -15,7 +15,7 @@ NOON = 1767268800  # 2026-01-01 12:00 UTC
 def read(folder, text):
     path = folder / "allowed_signers"
     path.write_text(text)
-    return signers.read(str(path))
+    return signers.read_signers(str(path))
 
 
 def only(folder, options):
@@ -97,7 +97,7 @@ def test_an_authority_signs_no_bundles(tmp_path):
 
 def test_a_file_that_is_not_there(tmp_path):
     with pytest.raises(UsageError, match="cannot read"):
-        signers.read(str(tmp_path / "none"))
+        signers.read_signers(str(tmp_path / "none"))
 
 
 @pytest.mark.parametrize("line", [KEY.key.fingerprint, KEY.key.line, KEY.key.line + " comment"])
@@ -120,7 +120,7 @@ def test_a_revocation_that_cannot_be_understood_is_an_error(tmp_path, line):
 def test_an_invisible_character_is_an_error_that_names_it(tmp_path, character):
     path = tmp_path / "file"
     path.write_bytes(("# lost%s%s\n" % (character, KEY.key.line)).encode())
-    for read_it in (lambda: signers.read(str(path)), lambda: signers.is_revoked(str(path), KEY.key)):
+    for read_it in (lambda: signers.read_signers(str(path)), lambda: signers.is_revoked(str(path), KEY.key)):
         with pytest.raises(UsageError, match="line 1: contains the invisible character") as caught:
             read_it()
         assert ascii(character) in str(caught.value)
@@ -131,7 +131,7 @@ def test_a_file_too_large_to_hold_signers(tmp_path):
     with path.open("wb") as stream:
         stream.truncate(2**40)
     with pytest.raises(UsageError, match="has more than"):
-        signers.read(str(path))
+        signers.read_signers(str(path))
 
 
 @pytest.mark.needs("ssh-keygen")
