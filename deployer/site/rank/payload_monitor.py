@@ -15,7 +15,7 @@ from deployer.site.rank.rendezvous import NCCL_LOG
 MYPY = False
 if MYPY:
     import signal
-    from typing import Any, Dict, List, NoReturn, Optional, Set
+    from typing import Dict, List, NoReturn, Optional, Set
 
     from deployer.site.rank.launched import RankOptions
     from deployer.site.rank.observed.communication import PayloadWatcher
@@ -107,7 +107,9 @@ class _Observer:
     def __init__(self, pid: int, task: int, options: "RankOptions") -> None:
         self._pid = pid
         self._libraries: "Dict[mapped_mpi.Mapping, Dict[str, Optional[str]]]" = {}
-        self._others = _Others(os.path.join(options.out, NCCL_LOG % task))
+        self._nccl_log = os.path.join(options.out, NCCL_LOG % task)
+        self._communication: "Optional[PayloadWatcher]" = None
+        self._variables: "Optional[LauncherVariables]" = None
         self._sight: "Optional[Sight]" = None
         self._watcher: "Optional[Watcher]" = None
         self.record = rank_record.begun(task, os.uname().nodename)
@@ -129,8 +131,11 @@ class _Observer:
     @property
     def searching(self) -> bool:
         """Return whether something may still be found soon."""
-        known = (self._libraries or self._others.known) and not self._others.searching
-        return not known or (self._sight is not None and self._sight.verdict is None)
+        without_mpi = self._without_mpi()
+        known = self._libraries or (without_mpi is not None and without_mpi.known)
+        if not known or (without_mpi is not None and without_mpi.searching):
+            return True
+        return self._sight is not None and self._sight.verdict is None
 
     def look(self) -> None:
         """Record newly mapped MPI libraries of the payload, and all other observations."""
@@ -138,7 +143,13 @@ class _Observer:
         texts = [mapped_mpi.maps(member) for member in members]
         for member, maps in zip(members, texts):
             self._look_at(member, maps)
-        self._others.look(members, texts, bool(self._libraries))
+        names = _COMMUNICATING if self._libraries else (*_COMMUNICATING, _TENSORFLOW)
+        if self._communication is None and any(name in text for text in texts for name in names):
+            from deployer.site.rank.observed.communication import PayloadWatcher
+
+            self._communication = PayloadWatcher(self._nccl_log)
+        if self._communication:
+            self._communication.look(members, texts)
         self._fill()
 
     def end(self, well: bool) -> None:
@@ -150,7 +161,11 @@ class _Observer:
     def _look_at(self, member: int, maps: str) -> None:
         mapped = mapped_mpi.mpi_libraries(maps)
         if mapped and not self._watcher:  # outside the container, the launcher's variables are the host's
-            self._others.compare(member, mapped)
+            if self._variables is None:
+                from deployer.site.rank.observed.launcher_variables import LauncherVariables
+
+                self._variables = LauncherVariables()
+            self._variables.look(member, mapped)
         if len({inode for _, inode in mapped}) > 1:
             self.record["together"] = [path for path, _ in mapped]
         for mapping in mapped:
@@ -163,64 +178,19 @@ class _Observer:
             if observer:
                 observer.look(member, maps)
 
+    def _without_mpi(self) -> "Optional[PayloadWatcher]":
+        """Return the observer of communication without MPI. If MPI is mapped too, TensorFlow alone does not count."""
+        watcher = self._communication
+        return None if self._libraries and watcher and watcher.only_tensorflow else watcher
+
     def _fill(self) -> None:
         """Put the observations into the record."""
-        verdict = self._sight.verdict if self._sight else None
+        verdict, without_mpi = self._sight.verdict if self._sight else None, self._without_mpi()
         self.record.update(libraries=list(self._libraries.values()), itex=dict(verdict._asdict()) if verdict else None)
-        self.record.update(communication=self._others.record(), unset=self._others.unset)
+        self.record.update(communication=without_mpi.record() if without_mpi else None)
+        self.record.update(unset=self._variables.missing if self._variables else [])
         if self._watcher and self._watcher.seen:
             self.record["outside"] = dict(self._watcher.seen._asdict())
-
-
-class _Others:
-    """The libraries for communication without MPI, the connections, and the launcher's variables in MPI programs.
-
-    ``log`` is the log file of this rank's NCCL. The module for each check is imported when a library is mapped.
-    """
-
-    def __init__(self, log: str) -> None:
-        self._log = log
-        self._mpi = False
-        self._watcher: "Optional[PayloadWatcher]" = None
-        self._variables: "Optional[LauncherVariables]" = None
-
-    def compare(self, member: int, mappings: "List[mapped_mpi.Mapping]") -> None:
-        """Compare the variables of a process that has these MPI libraries mapped."""
-        if self._variables is None:
-            from deployer.site.rank.observed.launcher_variables import LauncherVariables
-
-            self._variables = LauncherVariables()
-        self._variables.look(member, mappings)
-
-    @property
-    def unset(self) -> "List[str]":
-        return self._variables.missing if self._variables else []
-
-    def look(self, members: "List[int]", maps: "List[str]", mpi: bool) -> None:
-        """Examine the payload's processes; ``mpi``: whether one has an MPI library mapped."""
-        self._mpi = mpi
-        names = _COMMUNICATING if mpi else (*_COMMUNICATING, _TENSORFLOW)
-        if self._watcher is None and any(name in text for text in maps for name in names):
-            from deployer.site.rank.observed.communication import PayloadWatcher
-
-            self._watcher = PayloadWatcher(self._log)
-        if self._watcher:
-            self._watcher.look(members, maps)
-
-    @property
-    def known(self) -> bool:
-        return self._watched is not None and self._watched.known
-
-    @property
-    def searching(self) -> bool:
-        return self._watched is not None and self._watched.searching
-
-    def record(self) -> "Optional[Dict[str, Any]]":
-        return self._watched.record() if self._watched else None
-
-    @property
-    def _watched(self) -> "Optional[PayloadWatcher]":
-        return None if self._mpi and self._watcher and self._watcher.only_tensorflow else self._watcher
 
 
 class _GracePeriod:

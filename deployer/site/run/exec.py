@@ -13,7 +13,7 @@ from deployer.contract.base.shell import Text, Value, argv, plain, variables
 from deployer.contract.base.shell import data as text_of
 from deployer.contract.site import layout
 from deployer.contract.site.choose import choose
-from deployer.contract.site.plan import CHARLIECLOUD_FOLDER, CHARLIECLOUD_KIT, Plan
+from deployer.contract.site.plan import CHARLIECLOUD_FOLDER, CHARLIECLOUD_KIT
 from deployer.site.container import container, home, runtime_check
 from deployer.site.container.runtimes import RUNTIMES
 from deployer.site.container.runtimes.interface import Container, Mount, Runtime
@@ -93,7 +93,10 @@ def prepare(store: Store, request: ExecRequest) -> Tuple[Runtime, Container, boo
     installed = store.find(request.image)
     manifest = installed.manifest()
     found = data.resolve(store, manifest)
-    plan, asked = _plan(installed, request.plan), request.runtime
+    plan, asked = None, request.runtime
+    if request.plan is not None or installed.sites():
+        plan = placeholders.expanded(installed.plan(request.plan), os.environ)
+        mount_points.make_if_permitted(installed.rootfs, plan.mounts)
     option = choose(plan, 1, vetoes(plan, installed, here=True), runtime=asked).start_option if plan else None
     name = option.runtime if option else _default(installed)
     if asked not in (None, name):
@@ -173,11 +176,3 @@ def tasks_here(environment: Mapping[str, str]) -> int:
         if number < 0:
             return int(count)
     return 1
-
-
-def _plan(installed: InstalledImage, site: Optional[str]) -> Optional[Plan]:
-    if site is None and not installed.sites():
-        return None
-    plan = placeholders.expanded(installed.plan(site), os.environ)
-    mount_points.make_if_permitted(installed.rootfs, plan.mounts)
-    return plan

@@ -8,14 +8,13 @@ import os
 import signal
 import sys
 import time
-from typing import Dict, List, NamedTuple, Optional, Tuple
+from typing import List, Optional, Tuple
 
 from deployer import __version__
 from deployer.contract.base.errors import JobFailed, Refused, UsageError
 from deployer.contract.base.shell import argv
-from deployer.contract.bundle.manifest import Manifest
 from deployer.contract.rehearsal import observation, rehearsal
-from deployer.contract.rehearsal.rehearsal import JobEnding, Reached, Rehearsal
+from deployer.contract.rehearsal.rehearsal import JobEnding, Rehearsal
 from deployer.contract.site import plan as plans
 from deployer.contract.site.plan import Bind
 from deployer.site.container import container, home
@@ -51,14 +50,6 @@ _ALONE = ("charliecloud", plans.CHARLIECLOUD_KIT, "udocker")
 _INTERRUPTED = {128 + signal.SIGINT, 128 + signal.SIGTERM, 128 + signal.SIGHUP}
 
 
-class _Done(NamedTuple):
-    """How the process ended, and the observations."""
-
-    ending: JobEnding
-    found: Tuple[Reached, ...]
-    python: bool
-
-
 def rehearse(store: Store, request: ExecRequest, command: List[str], accepted: Tuple[str, ...] = ()) -> Rehearsal:
     """Run ``command`` to its end, and return what it tried to access.
 
@@ -77,17 +68,26 @@ def rehearse(store: Store, request: ExecRequest, command: List[str], accepted: T
     runtime, made, _ = execs.prepare(store, request)
     if not runtime.contained:
         raise Refused("a rehearsal needs a container", "leave --runtime native out")
-    notes = _limits(manifest)
+    notes = ["only Python was observed: `deployer rehearse` on the laptop sees other programs too"]
+    if manifest.image.python is None:
+        notes = ["the image has no Python, so only the exit code is known: `deployer rehearse` on the laptop sees more"]
     refusal = _refusal(runtime)
     if refusal:
         notes.append("the network was as it is on this machine: " + refusal)
     with home.temporary() as folder, home.temporary() as own:
         observations.prepare(folder)
-        words = argv(runtime.argv(_observed(made, folder), command), _environment(own))
-        done = _run(words, folder, refusal is None, (manifest.jobs[0].name if manifest.jobs else "NAME"))
-    receipt = installed.receipt
+        environment = container.user_environment()
+        words = argv(runtime.argv(_observed(made, folder), command), {**environment, container.OWN.name: own})
+        started = time.time()
+        status = process.attach([*_starter(alone=refusal is None), *words], environment)
+        seconds = round(time.time() - started, 1)
+        observed = observation.read(observations.written(os.path.join(folder, observations.SEEN)))
+    how = rehearsal.STOPPED if status in _INTERRUPTED else rehearsal.FAILED if status else rehearsal.DONE
+    ending = JobEnding(how, status, None, seconds)
+    job = manifest.jobs[0].name if manifest.jobs else "NAME"
+    reached = rehearsal.judge(observed, ending, own=(os.uname().nodename,), job=job)
     return Rehearsal(
-        bundle=receipt.label,
+        bundle=installed.receipt.label,
         image=manifest.image.layer_digest,
         job=command[0],
         site=request.plan or next(iter(installed.sites()), ""),
@@ -95,19 +95,12 @@ def rehearse(store: Store, request: ExecRequest, command: List[str], accepted: T
         deployer=__version__,
         nodes=1,
         ranks=1,
-        watched=(rehearsal.PYTHON,) if done.python else (),
-        ending=done.ending,
-        findings=(*done.found, *(rehearsal.unseen(text) for text in notes)),
+        watched=(rehearsal.PYTHON,) if observed.has_python else (),
+        ending=ending,
+        findings=(*reached, *(rehearsal.unseen(text) for text in notes)),
         accepted=accepted,
         command=tuple(command),
     )
-
-
-def _limits(manifest: Manifest) -> List[str]:
-    """Return what a rehearsal cannot observe."""
-    if manifest.image.python is None:
-        return ["the image has no Python, so only the exit code is known: `deployer rehearse` on the laptop sees more"]
-    return ["only Python was observed: `deployer rehearse` on the laptop sees other programs too"]
 
 
 def _refusal(runtime: Runtime) -> Optional[str]:
@@ -136,19 +129,3 @@ def _observed(made: Container, folder: str) -> Container:
     }
     bound = Bind(folder, plans.JOB, "the folders of the rehearsal")
     return made._replace(binds=[*made.binds, bound], environment=environment)
-
-
-def _environment(own: str) -> Dict[str, str]:
-    """Return the values of the variables in a container's words, which is the home of the process."""
-    return {**container.user_environment(), container.OWN.name: own}
-
-
-def _run(words: List[str], folder: str, alone: bool, job: str) -> _Done:
-    begun = time.time()
-    status = process.attach([*_starter(alone), *words], container.user_environment())
-    seconds = round(time.time() - begun, 1)
-    how = rehearsal.STOPPED if status in _INTERRUPTED else rehearsal.FAILED if status else rehearsal.DONE
-    ending = JobEnding(how, status, None, seconds)
-    observed = observation.read(observations.written(os.path.join(folder, observations.SEEN)))
-    found = rehearsal.judge(observed, ending, own=(os.uname().nodename,), job=job)
-    return _Done(ending, found, observed.has_python)

@@ -175,17 +175,24 @@ def _hold(request: StageRequest) -> None:
     with claimed(request.into):
         with files.errors_named("write under " + request.into, "free some there: an earlier job may have left it"):
             (_fill_packed if request.packed else _fill)(request)
-            _discard(request)
+            if request.sent:  # the ranks need its space
+                with suppress(FileNotFoundError):
+                    os.unlink(request.sent)
             os.mkdir(os.path.join(request.into, EVIDENCE))
             if request.stubs:
                 shutil.copytree(request.stubs, os.path.join(request.into, STUBS), symlinks=True)
         with _mounted(request) as root:
-            _check_root(request)
+            if request.reader:  # its output is evaluated later
+                hosts = os.path.join(os.path.dirname(request.out), result.HOSTS_FOLDER)
+                if host_probe.read_root(hosts, request.reader) != plans.CANARY_TEXT:
+                    raise Refused("a container does not show the image's root")
             _answer(0, "")
             while signal.sigwait(_SIGNALS) == signal.SIGUSR1:
                 _publish(request)
                 _answer(0, "")
-            _await_payload(request.into, root)
+            until = time.time() + GRACE
+            while users(request.into, root) and time.time() < until:
+                time.sleep(0.1)
             if request.packed:
                 end_readers(os.path.join(request.into, squash.IMAGE), root)
             _publish(request)
@@ -205,22 +212,6 @@ def _is_wanted(request: StageRequest, hosts: str) -> bool:
         if request.sent and not wanted:
             files.remove_tree(private)
     return wanted
-
-
-def _check_root(request: StageRequest) -> None:
-    """Raise Refused if a container shows a different root than the image's. Its output is evaluated later."""
-    if not request.reader:
-        return
-    hosts = os.path.join(os.path.dirname(request.out), result.HOSTS_FOLDER)
-    if host_probe.read_root(hosts, request.reader) != plans.CANARY_TEXT:
-        raise Refused("a container does not show the image's root")
-
-
-def _discard(request: StageRequest) -> None:
-    """Remove the sent file, because the ranks need its space."""
-    if request.sent:
-        with suppress(FileNotFoundError):
-            os.unlink(request.sent)
 
 
 def _answer(code: int, reason: str) -> None:
@@ -246,9 +237,13 @@ def claimed(path: str) -> Iterator[None]:
         DeployerError: the folder cannot be created.
     """
     parent = os.path.dirname(path)
-    _check_place(os.path.dirname(parent))
-    reap(os.path.dirname(parent))
-    node_folder.check_place(os.path.dirname(parent))
+    place = os.path.dirname(parent)
+    with files.errors_named("stage in " + place):
+        noexec = os.statvfs(place).f_flag & os.ST_NOEXEC
+    if noexec:
+        raise Refused(f"{place} is mounted noexec: no program of an image can run from there", "--staging folder")
+    reap(place)
+    node_folder.check_place(place)
     if files.lexists(parent):
         node_folder.check(parent)
     else:
@@ -262,14 +257,6 @@ def claimed(path: str) -> Iterator[None]:
     finally:
         files.remove_tree(parent)
         os.close(lock)
-
-
-def _check_place(place: str) -> None:
-    """Raise Refused if programs cannot be executed in the place."""
-    with files.errors_named("stage in " + place):
-        noexec = os.statvfs(place).f_flag & os.ST_NOEXEC
-    if noexec:
-        raise Refused(f"{place} is mounted noexec: no program of an image can run from there", "--staging folder")
 
 
 def _lock(path: str) -> int:
@@ -295,18 +282,11 @@ def reap(place: str) -> None:
                 files.remove_tree(path)
             continue
         try:
-            if _try_lock(descriptor):
+            with suppress(BlockingIOError):  # its job still runs
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 files.remove_tree(path)
         finally:
             os.close(descriptor)
-
-
-def _try_lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 @contextmanager
@@ -333,13 +313,6 @@ def _mounted(request: StageRequest) -> Iterator[RankRoot]:
         yield RankRoot(os.stat(f"/proc/{said}/root"), (held.pid, int(said)))
     finally:
         held.end()
-
-
-def _await_payload(folder: str, root: RankRoot) -> None:
-    """Wait, up to a limit, until no process has its root or program in the staged folder."""
-    until = time.time() + GRACE
-    while users(folder, root) and time.time() < until:
-        time.sleep(0.1)
 
 
 def users(folder: str, root: RankRoot) -> List[int]:

@@ -3,7 +3,7 @@
 All text goes through ``contract.base.shell``: no record, image or profile can put code into the script.
 """
 
-from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, List, NamedTuple, Optional, Sequence
 
 from deployer import __version__
 from deployer.contract.base import first_bytes, shell
@@ -108,11 +108,13 @@ _READ = Program('exec "$@" <"$0"')
 def render(inputs: Inputs) -> str:
     """Return the text of job.sh. Raises UsageError for text that a script cannot contain."""
     parts = [_head(inputs), _ground(inputs), _container(inputs), _ranks(inputs)]
+    network = [fill("job.sh", "network", one_a_node=_one_a_node(inputs))] if _meets(inputs) else []
     if inputs.staging:
-        parts.append(_stage(inputs, inputs.staging))
+        facts = (inputs.staging, inputs.layout, inputs.runtime, inputs.container, inputs.reader)
+        library = inputs.plan.mpi.library if inputs.plan.mpi else None
+        parts.append(staging_script.step(*facts, library, shell.together(network)))
     else:
-        parts.append(_hosts(inputs))
-        parts += [_network(inputs)] if _meets(inputs) else []
+        parts += [_hosts(inputs), *network]
     if inputs.image_python:
         parts.append(_probe(inputs))
     parts.append(_payload(inputs))
@@ -213,17 +215,15 @@ def _environment_of_the_site(inputs: Inputs) -> List[Code]:
 
     A script's status comes from its last command and is often not 0, so the only check is that the file is readable.
     """
-    plan, pieces = inputs.plan, []
-    for path in plan.scripts:
-        source = "\n[ -r {path} ] || {{ result hosts 1 --setup {command}; exit 1; }}\nsource {path}\n"
-        pieces.append(code(source, path=path, command="source " + path))
-    for path in plan.module_paths:
-        use = "\nmodule use {path} || {{ result hosts 1 --setup {command}; exit 1; }}\n"
-        pieces.append(code(use, path=path, command="module use " + path))
-    for name in plan.modules_of(inputs.start_option.runtime):
-        load = "\nmodule load {name} || {{ result hosts 1 --module {name}; exit 1; }}\n"
-        pieces.append(code(load, name=name))
-    return pieces
+    plan, modules = inputs.plan, inputs.plan.modules_of(inputs.start_option.runtime)
+    source = "\n[ -r {path} ] || {{ result hosts 1 --setup {command}; exit 1; }}\nsource {path}\n"
+    use = "\nmodule use {path} || {{ result hosts 1 --setup {command}; exit 1; }}\n"
+    load = "\nmodule load {name} || {{ result hosts 1 --module {name}; exit 1; }}\n"
+    return [
+        *(code(source, path=path, command="source " + path) for path in plan.scripts),
+        *(code(use, path=path, command="module use " + path) for path in plan.module_paths),
+        *(code(load, name=name) for name in modules),
+    ]
 
 
 def _container(inputs: Inputs) -> Code:
@@ -330,20 +330,14 @@ def _ranks_inside(inputs: Inputs, own: ImageLauncher) -> Code:
 
 def _launcher_inside(inputs: Inputs, own: ImageLauncher) -> List[Text]:
     """Return the words between a node's container and the command of each rank."""
-    tool = _in_image(inputs.image_python)
-    how = start_inside(inputs.layout, own)
-    words: List[Text] = [node.LAUNCHER, *tool, "inside", "--launch", "--hub", node.HUB, node.END]
-    return [*words, *inputs.launcher.words(how), node.RANKS]
+    words: List[Text] = [node.LAUNCHER, inputs.image_python or "", *_ISOLATED, plans.TOOL]
+    words += ["inside", "--launch", "--hub", node.HUB, node.END]
+    return [*words, *inputs.launcher.words(start_inside(inputs.layout, own)), node.RANKS]
 
 
 def inside_environment(option: StartOption, layout: Layout, own: ImageLauncher) -> Dict[str, Value]:
     """Return the container's variables that the image's launcher reads."""
     return LAUNCHERS[option.launcher].exports(start_inside(layout, own), {})
-
-
-def _in_image(python: Optional[str]) -> Tuple[str, ...]:
-    """Return the words that start this tool in the image."""
-    return (python or "", *_ISOLATED, plans.TOOL)
 
 
 def _of_the_site(inputs: Inputs, how: LaunchRequest) -> Dict[str, Value]:
@@ -366,19 +360,6 @@ def _hosts(inputs: Inputs) -> Code:
         options=_more(options),
         reader=list(inputs.reader),
     )
-
-
-def _stage(inputs: Inputs, staging: StagedImage) -> Code:
-    """Return the step that records the nodes and stages the image."""
-    library = inputs.plan.mpi.library if inputs.plan.mpi else None
-    network = _network(inputs) if _meets(inputs) else code("")
-    return staging_script.step(
-        staging, inputs.layout, inputs.runtime, inputs.container, inputs.reader, library, network
-    )
-
-
-def _network(inputs: Inputs) -> Code:
-    return fill("job.sh", "network", one_a_node=_one_a_node(inputs))
 
 
 def _one_a_node(inputs: Inputs) -> Code:
@@ -417,8 +398,8 @@ def _payload(inputs: Inputs) -> Code:
         options += ["--itex"] if ITEX in inputs.launch.expects else []
         options += _options(inputs)
         options += ["--stdin", *_given(inputs, inputs.stdin)] if inputs.stdin else []
-        start = _rank(inputs.image_python, _given(inputs, plans.TOOL))
-        command = [*start, "--out", *_evidence(inputs), *options, "--", *command]
+        start = _at_once(inputs.image_python, _given(inputs, plans.TOOL))
+        command = [*start, "rank", "--out", *_evidence(inputs), *options, "--", *command]
     else:
         command = [SHELL, "-c", _READ, inputs.stdin, *command] if inputs.stdin else command
     more = inputs.runtime.starting_in(inputs.workdir) if inputs.workdir else []
@@ -464,7 +445,7 @@ def _outside(inputs: Inputs) -> List[Text]:
         tool, evidence = staging_script.tool(inputs.staging), staging_script.evidence()
         out = ["--out", evidence, "--shared", ranks]
     library = inputs.plan.mpi.library if inputs.plan.mpi else ""
-    return [*_rank(inputs.python, [tool]), *out, "--outside", library, *_options(inputs), "--"]
+    return [*_at_once(inputs.python, [tool]), "rank", *out, "--outside", library, *_options(inputs), "--"]
 
 
 def _evidence(inputs: Inputs) -> List[Text]:
@@ -501,11 +482,6 @@ def _step(inputs: Inputs, name: str, command: Sequence[Text], more: Sequence[Tex
 
 # -I: without the environment and the user's own packages; -S: without site packages, whose hooks slow down a start.
 _ISOLATED = ("-I", "-S")
-
-
-def _rank(python: str, tool: Sequence[Text]) -> List[Text]:
-    """Return the words that start ``rank``, which delays the start of each payload."""
-    return [*_at_once(python, tool), "rank"]
 
 
 def _at_once(python: str, tool: Sequence[Text]) -> List[Text]:

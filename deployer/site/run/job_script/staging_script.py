@@ -150,6 +150,14 @@ def step(
     """
     if staging.kind not in _DOES:
         raise UsageError(f"an image cannot be staged as {staging.kind!r}", "known: " + ", ".join(_DOES))
+    inside = moved(staging, container)
+    words = runtime.into_mounted(inside, STAGE) if staging.held else runtime.options(inside)
+    what: List[Tuple[str, Text]] = [("--image", staging.image), ("--source", staging.source)]
+    what += [("--abi", staging.abi)] if staging.abi else []
+    what += [("--kit", staging.kit)] if staging.kit else []
+    what += [("--mount-point", path) for path in staging.mounts]
+    what += [("--home", Word(OWN))] if needs_home(container) else []
+    what += [("--stubs", bind.source) for bind in container.binds if bind.target == hostfiles.FOLDER]
     return fill(
         "staging.sh",
         "step",
@@ -163,7 +171,7 @@ def step(
         packed=staging.packed,
         source=staging.source,
         held=staging.held,
-        at=_place_of_starter(staging, runtime, container),
+        at=words.index(runtime.starter(inside.engine)),  # the runtime's program in a rank's words
         options=[
             "--nodes=%d" % layout.nodes,
             "--ntasks=%d" % layout.nodes,
@@ -171,24 +179,6 @@ def step(
             "--cpus-per-task=%d" % (layout.ranks_per_node * layout.asked_cpus),
             "--kill-on-bad-exit=1",  # otherwise nothing answers if that shell is killed, for example for memory
         ],
-        what=_what(staging, container),
+        what=shell.together([code(" \\\n    {words}", words=pair) for pair in what]),
         nodes=layout.nodes,
     )
-
-
-def _place_of_starter(staging: StagedImage, runtime: Runtime, container: Container) -> int:
-    """Return the index of the runtime's program in a rank's words."""
-    inside = moved(staging, container)
-    words = runtime.into_mounted(inside, STAGE) if staging.held else runtime.options(inside)
-    return words.index(runtime.starter(inside.engine))
-
-
-def _what(staging: StagedImage, container: Container) -> Code:
-    """Return the options that define what to stage, one per line."""
-    found: List[Tuple[str, Text]] = [("--image", staging.image), ("--source", staging.source)]
-    found += [("--abi", staging.abi)] if staging.abi else []
-    found += [("--kit", staging.kit)] if staging.kit else []
-    found += [("--mount-point", path) for path in staging.mounts]
-    found += [("--home", Word(OWN))] if needs_home(container) else []
-    found += [("--stubs", bind.source) for bind in container.binds if bind.target == hostfiles.FOLDER]
-    return shell.together([code(" \\\n    {words}", words=pair) for pair in found])

@@ -40,7 +40,7 @@ class ResolvedRun(NamedTuple):
     environment: Dict[str, str]
     #: How many seconds before the time limit to warn the ranks; None: never.
     warn: Optional[int]
-    #: Mount points that the bundle does not list.
+    #: Mount points that the bundle does not list, also the targets of ``--bind`` that only other images have.
     mounts: Sequence[str]
 
 
@@ -55,7 +55,8 @@ def resolve(store: Store, request: RunRequest, own: Optional[Job]) -> ResolvedRu
     plan = settled.plan
     _check_verdict(plan, request.force)
     mount_points.make_if_permitted(installed.rootfs, plan.mounts)
-    binds = [] if request.runtime == plans.NATIVE else request.binds  # the host has its own folders
+    options = [] if request.runtime == plans.NATIVE else request.binds  # the host has its own folders
+    targets = [plain(bind.target) for bind in container.parse_binds(options, None)]
     return ResolvedRun(
         store=store,
         request=request,
@@ -64,14 +65,8 @@ def resolve(store: Store, request: RunRequest, own: Optional[Job]) -> ResolvedRu
         data=found,
         own=own is not None,
         **settled._asdict(),
-        mounts=[*plan.mounts, *_others_mount_points(installed, manifest, binds)],
+        mounts=[*plan.mounts, *mount_points.others(installed, manifest.mount_points, targets)],
     )
-
-
-def _others_mount_points(installed: InstalledImage, manifest: Manifest, options: Sequence[str]) -> List[str]:
-    """Return ``--bind`` targets that only other images have as mount points; nodes that unpack the image lack them."""
-    targets = [plain(bind.target) for bind in container.parse_binds(options, None)]
-    return mount_points.others(installed, manifest.mount_points, targets)
 
 
 def _check_verdict(plan: Plan, force: bool) -> None:

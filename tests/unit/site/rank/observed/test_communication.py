@@ -12,8 +12,8 @@ import pytest
 
 from deployer.contract.proof.payload import read_payload
 from deployer.site.proof import rank_record
-from deployer.site.rank import payload_monitor
-from deployer.site.rank.observed import communication
+from deployer.site.rank import launched, payload_monitor
+from deployer.site.rank.observed import communication, mapped_mpi
 from tests.evidence import recorded
 
 LOG = """\
@@ -98,14 +98,19 @@ def test_tensorflow_communicates_itself_unless_an_mpi_is_mapped(tmp_path, monkey
     library.write_bytes(b"x")
     maps = ["7f00-7f01 r-xp 0 00:00 %d %s\n" % (os.stat(str(library)).st_ino, library)]
     monkeypatch.setattr(communication, "_PATIENCE", -1)
-    others, beside = payload_monitor._Others("log"), payload_monitor._Others("log")
-    others.look([os.getpid()], maps, False)
-    assert [item["path"] for item in others.record()["libraries"]] == [str(library)]
-    assert (others.record()["connected"], others.searching) == (False, True)
-    others.look([os.getpid()], maps, True)  # Horovod is imported after it
-    beside.look([os.getpid()], maps, True)
-    for each in (others, beside):
-        assert (each.record(), each.searching, each.known) == (None, False, False)
+    monkeypatch.setattr(mapped_mpi, "family", lambda pid: [pid])
+    monkeypatch.setattr(mapped_mpi, "maps", lambda pid: maps[0])
+    own, beside = (
+        payload_monitor._Observer(os.getpid(), 0, launched.RankOptions({"--out": "/nowhere"})) for _ in range(2)
+    )
+    own.look()
+    first = own.record["communication"]
+    assert [item["path"] for item in first["libraries"]] == [str(library)]
+    assert (first["connected"], own.searching) == (False, True)
+    for observer in (own, beside):  # Horovod is imported after it
+        observer._libraries[("/libmpi.so.12", 1)] = {}
+        observer.look()
+        assert (observer.record["communication"], observer.searching) == (None, False)
 
 
 def connected(family, address):
