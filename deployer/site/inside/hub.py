@@ -2,8 +2,8 @@
 
 The batch system starts the nodes (``node``), in one step or with its own command like ssh. When all nodes have
 registered, the first one starts the image's launcher in its container. For each daemon, the launcher calls a program
-(``ask``) that sends a request to the hub. The hub then lets the daemon's node start it. So no container needs ssh or
-the batch system's programs.
+(``inside.ask``) that sends a request to the hub. The hub then lets the daemon's node start it. So no container needs
+ssh or the batch system's programs.
 """
 
 import os
@@ -16,13 +16,15 @@ import time
 from typing import Dict, List, Optional, Sequence, Set
 
 from deployer.contract.base import shell
-from deployer.site.inside import addresses, ask
 from deployer.site.inside.channel import PATIENCE, Channel, ChannelError, Message
 from deployer.site.inside.node import HUB, NUMBER, end_all
 from deployer.site.inside.wakeups import Wakeups
+from deployer.site.rank import interfaces
 from deployer.site.rank.launched import inherited_environment
 from deployer.system import payload
 
+#: The exit code of ssh if it cannot connect.
+NOT_CONNECTED = 255
 #: Connections that have not yet proven the key. If there are more, the oldest is closed: nodes prove it at once.
 _MOST_STRANGERS = 256
 #: Seconds for all nodes to register after the first one has, and for daemons to end after the launcher.
@@ -49,13 +51,19 @@ def serve(
         listener.bind(("", 0))
         listener.listen(128)
         listener.settimeout(0)
-        hub = addresses.render(addresses.own(), listener.getsockname()[1])
+        hub = "%s:%d" % (",".join(own_addresses()), listener.getsockname()[1])
         if agent is None:
             commands = [_known(words, hub, 0)]
         else:
             of_nodes = [shell.quoted(_known(words, hub, number)) for number in range(len(machines))]
             commands = [[agent, machine, text] for machine, text in zip(machines, of_nodes)]
         return _Hub(listener, key, nodes, passes_on).serve(commands)
+
+
+def own_addresses() -> List[str]:
+    """Return this machine's IPv4 addresses, without loopback, and its name: the job's nodes try one after another."""
+    known = [item.address for item in interfaces.addresses() if not item.address.startswith("127.")]
+    return [*dict.fromkeys(known), socket.gethostname()]
 
 
 def _known(words: Sequence[str], hub: str, number: int) -> List[str]:
@@ -86,12 +94,6 @@ def _name_as_others_do(nodes: Sequence[_Peer]) -> None:
             node.address = reached
 
 
-def _allow_many_connections() -> None:
-    """Raise this process's limit of open files: each node has two connections. Running children keep their limits."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-
-
 class _Hub:
     def __init__(self, listener: socket.socket, key: bytes, nodes: int, passes_on: bool) -> None:
         self._listener = listener
@@ -112,7 +114,9 @@ class _Hub:
         wakeups = Wakeups([signal.SIGCHLD, signal.SIGTERM])
         environment = inherited_environment()
         starters = {payload.start(command, environment, set()) for command in commands}
-        _allow_many_connections()
+        # Each node has two connections. What was started before keeps its own limit.
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
         self._selector.register(wakeups, selectors.EVENT_READ)
         try:
@@ -127,7 +131,10 @@ class _Hub:
                 self._drop_strangers()
                 starters -= set(self._ended(starters))
             self._tell_all({"end": True})
-            self._wait(starters)
+            until = time.monotonic() + _END
+            while starters and time.monotonic() < until:  # those that still run are killed
+                starters -= set(self._ended(starters))
+                time.sleep(0.02)
         finally:
             self._selector.close()
             for peer in self._peers:
@@ -212,7 +219,7 @@ class _Hub:
         """Let a node start a daemon for the waiting ``peer``."""
         node = next((other for other in self._nodes.values() if address in (other.address, other.host)), None)
         if node is None or self._code is not None:
-            self._tell(peer, {"code": ask.FAILED})
+            self._tell(peer, {"code": NOT_CONNECTED})
             return
         self._daemons += 1
         self._asked[self._daemons] = peer
@@ -256,13 +263,6 @@ class _Hub:
         for peer in list(self._nodes.values()):
             if peer in self._peers:
                 self._tell(peer, message)
-
-    def _wait(self, starters: Set[int]) -> None:
-        """Wait for the commands that started the nodes, then kill those that still run."""
-        until = time.monotonic() + _END
-        while starters and time.monotonic() < until:
-            starters -= set(self._ended(starters))
-            time.sleep(0.02)
 
     def _ended(self, starters: Set[int]) -> List[int]:
         """Return those of ``starters`` that have ended, and end the step if one failed."""

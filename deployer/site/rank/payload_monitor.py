@@ -82,7 +82,9 @@ def watch(pid: int, task: int, awaited: "Set[int]", options: "RankOptions") -> i
         else:
             pause = min(pause * _GROWTH, _SEARCHING if observer.searching else _SEEN)
         asked = grace.wait(warning.before(pause, bool(record["libraries"])))
-        end = end and not _ended(pid, asked)
+        if end and asked == signal.SIGUSR2:
+            mapped_mpi.send(mapped_mpi.family(pid), signal.SIGTERM)
+            end = False
     code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
     killer = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
     observer.end(status == 0 and not grace.asked())
@@ -283,13 +285,6 @@ def _is_runtime(pid: int) -> bool:
     except OSError:  # it has ended, or has more privileges than this user (setuid)
         return True
     return name in _RUNTIMES or name.startswith("proot")
-
-
-def _ended(pid: int, asked: "Optional[int]") -> bool:
-    """End the payload with SIGTERM if the signal requests that, and return whether it does."""
-    if asked == signal.SIGUSR2:
-        mapped_mpi.send(mapped_mpi.family(pid), signal.SIGTERM)
-    return asked == signal.SIGUSR2
 
 
 class _Warning:

@@ -163,27 +163,21 @@ def _measures(expects: "Sequence[str]") -> "Dict[str, Any]":
     import resource
 
     limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    # The limits in ``measurements.LIMITS``, in the units of `ulimit`.
+    kinds = (("v", "AS", 1024), ("n", "NOFILE", 1), ("u", "NPROC", 1), ("f", "FSIZE", 1024), ("t", "CPU", 1))
+    limits = [(name, resource.getrlimit(getattr(resource, "RLIMIT_" + kind))[0], unit) for name, kind, unit in kinds]
     measures: "Dict[str, Any]" = {
         "memlock": None if limit == resource.RLIM_INFINITY else limit,
         "allreduce": None,
         "gpu": None,
         "shm": payload_monitor.shared_memory(),
-        "limits": _limits(),
+        "limits": {name: value // unit for name, value, unit in limits if value != resource.RLIM_INFINITY},
     }
     if _GPU in expects and first_of_node(os.environ):
         from deployer.site.rank import gpu
 
         measures.update(gpu=dict(gpu.look()._asdict()))
     return measures
-
-
-def _limits() -> "Dict[str, int]":
-    """Return the limits in ``measurements.LIMITS``, in the units of `ulimit`."""
-    import resource
-
-    kinds = (("v", "AS", 1024), ("n", "NOFILE", 1), ("u", "NPROC", 1), ("f", "FSIZE", 1024), ("t", "CPU", 1))
-    limits = [(name, resource.getrlimit(getattr(resource, "RLIMIT_" + kind))[0], unit) for name, kind, unit in kinds]
-    return {name: value // unit for name, value, unit in limits if value != resource.RLIM_INFINITY}
 
 
 def _continue_in_child(records: NodeRecords, task: int, home: "Optional[str]") -> int:

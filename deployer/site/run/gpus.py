@@ -18,11 +18,6 @@ from deployer.site.run.pinning import gpu_order
 ABOUT_REQUESTED = ("gpu.count", "gpu.none", "gpu.vendor")
 
 
-def per_rank(job: Job, wanted: Optional[int], requested: Optional[int]) -> Optional[int]:
-    """Return the GPUs per rank: the user's number, or else the job's, unless the user requests none (--gpus 0)."""
-    return wanted if wanted is not None else None if requested == 0 else job.gpus
-
-
 def check(job: Job, asked: Optional[GpuRequest], none: bool = False, there: Optional[int] = None) -> None:
     """Check the number of GPUs per rank.
 

@@ -7,12 +7,13 @@ from deployer.site.inside import folder, node
 from deployer.site.run.launchers.interface import AGENT, MACHINES, Launcher, LaunchRequest
 from deployer.site.run.pinning import pin
 
-#: The setting for how to start daemons, and the name of the daemons, in Open MPI 4 and 5.
-_AGENTS = {"4": ("OMPI_MCA_orte_launch_agent", "orted"), "5": ("PRTE_MCA_prte_launch_agent", "prted")}
-#: The setting for the component that starts daemons on the nodes, and the component for agents, in Open MPI 4 and 5.
-_BY_AGENT = {"4": ("OMPI_MCA_plm", "rsh"), "5": ("PRTE_MCA_plm", "ssh")}
-#: The setting that keeps daemons in the foreground, in Open MPI 4 and 5.
-_ATTACHED = {"4": "OMPI_MCA_orte_leave_session_attached", "5": "PRTE_MCA_prte_leave_session_attached"}
+#: By version of Open MPI: the setting for how to start daemons, and the name of the daemons; the setting for the
+#: component that starts daemons on the nodes, and the component for agents; the setting that keeps daemons in the
+#: foreground.
+_SETTINGS = {
+    "4": ("OMPI_MCA_orte_launch_agent", "orted", "OMPI_MCA_plm", "rsh", "OMPI_MCA_orte_leave_session_attached"),
+    "5": ("PRTE_MCA_prte_launch_agent", "prted", "PRTE_MCA_plm", "ssh", "PRTE_MCA_prte_leave_session_attached"),
+}
 
 
 class Mpirun(Launcher):
@@ -53,12 +54,11 @@ class Mpirun(Launcher):
 
     def exports(self, start: LaunchRequest, environment: Mapping[str, Value]) -> Dict[str, Value]:
         found = super().exports(start, environment)
+        launch_agent, daemon, plm, component, attached = _SETTINGS["4" if start.version.startswith("4") else "5"]
         shield = _shield(start)
         if shield:
-            name, daemon = _AGENTS["4" if start.version.startswith("4") else "5"]
-            found[name] = " ".join([*shield, daemon])
+            found[launch_agent] = " ".join([*shield, daemon])
         if start.agent or start.inside:
-            plm, component = _BY_AGENT["4" if start.version.startswith("4") else "5"]
             found[plm] = component
             found[f"{plm}_{component}_agent"] = folder.PROGRAM if start.inside else AGENT
             # A daemon on another node may not start more daemons in a batch job, and mpirun must not look for qrsh.
@@ -66,7 +66,7 @@ class Mpirun(Launcher):
             found[f"{plm}_{component}_disable_qrsh"] = "1"
         if start.inside:
             # Otherwise a daemon detaches from its starter, which makes it look like it has ended.
-            found[_ATTACHED["4" if start.version.startswith("4") else "5"]] = "1"
+            found[attached] = "1"
             found["SHELL"] = "/bin/bash"  # the syntax of its commands; the default is that of the user's shell
         return found
 

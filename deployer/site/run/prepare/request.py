@@ -177,6 +177,7 @@ def _with_options(job: Job, request: RunRequest) -> Job:
     def given(value: Optional[int], default: int) -> int:
         return default if value is None else value
 
+    own_gpus = None if request.options.gpus == 0 else job.gpus
     return job._replace(
         command=[*job.command, *request.extra],
         nodes=given(request.nodes, job.nodes),
@@ -185,7 +186,7 @@ def _with_options(job: Job, request: RunRequest) -> Job:
         time=job.time if request.time is None else check_time(request.time),
         stdin=job.stdin if request.stdin is None else check_stdin(request.stdin),
         memory=job.memory if request.memory_mb is None else request.memory_mb,
-        gpus=gpus.per_rank(job, request.gpus_per_rank, request.options.gpus),
+        gpus=own_gpus if request.gpus_per_rank is None else request.gpus_per_rank,
     )
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from deployer.site.inside import addresses, ask, channel, folder, hub, inside, node
+from deployer.site.inside import channel, folder, hub, inside, node
 from deployer.site.inside.channel import ChannelError
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -189,10 +189,9 @@ def test_a_link_is_not_taken_for_the_key(tmp_path):
 
 
 def test_addresses_are_one_word():
-    word = addresses.render(["10.0.0.1", "cn1"], 4711)
-    assert addresses.parse(word) == [("10.0.0.1", 4711), ("cn1", 4711)]
-    assert addresses.own()[-1] == socket.gethostname()
-    assert not any(each.startswith("127.") for each in addresses.own()[:-1])
+    assert inside.parse("10.0.0.1,cn1:4711") == [("10.0.0.1", 4711), ("cn1", 4711)]
+    assert hub.own_addresses()[-1] == socket.gethostname()
+    assert not any(address.startswith("127.") for address in hub.own_addresses()[:-1])
 
 
 def test_words_that_are_known_at_the_start_replace_only_the_launchers_own():
@@ -234,15 +233,15 @@ def accepted(listener, key):
     return found
 
 
-def test_a_daemon_may_run_for_longer_than_a_message_may_take(monkeypatch):
+def test_a_daemon_may_run_for_longer_than_a_message_may_take(tmp_path, monkeypatch):
     monkeypatch.setattr(channel, "PATIENCE", 0.3)
-    key = b"k" * 64
+    key = folder.make(str(tmp_path), "python3")
 
     def serve():
         with socket.socket() as listener:
             listener.bind(("127.0.0.1", 0))
             listener.listen(1)
-            places.put(listener.getsockname())
+            places.put("%s:%d" % listener.getsockname())
             peer = accepted(listener, key)
             assert peer.receive() == [{"ask": "cn2", "text": "daemon"}]
             time.sleep(0.9)
@@ -253,7 +252,7 @@ def test_a_daemon_may_run_for_longer_than_a_message_may_take(monkeypatch):
     thread = threading.Thread(target=serve)
     thread.start()
     try:
-        assert ask.ask([places.get(timeout=10)], key, ["-x", "cn2", "daemon"]) == 7
+        assert inside.ask(places.get(timeout=10), str(tmp_path / "key"), ["-x", "cn2", "daemon"]) == 7
     finally:
         thread.join()
 
