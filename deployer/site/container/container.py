@@ -80,7 +80,10 @@ def make(
         whole["LD_LIBRARY_PATH"] = searched
     bound = []
     if plan:
-        bound = _of_plan(installed, plan, whole, makes_targets) if contained else _of_host(plan)
+        # Without a container, a bind gives a host path another name. The host has every spare library.
+        bound = _of_plan(installed, plan, whole, makes_targets) if contained else [*plan.binds]
+        single = [] if contained else hostfiles.for_image(plan.host, lambda _: True)
+        bound += [Bind(item.source, item.target, item.why) for item in single if item.kind != hostfiles.LINK]
     if files.is_folder(installed.app):
         bound.append(Bind(installed.app, plans.APP, "the bundle's app folder"))
     bound += _overlays(installed, variant, whole)
@@ -95,13 +98,13 @@ def make(
     values: Dict[str, Value] = {"HOME": Word(OWN), "TMPDIR": Word(OWN)} if contained else {}
     values.update((name, native.inherited(value, name) if name in lists else value) for name, value in whole.items())
     return Container(
-        installed.rootfs,
-        bound + list(binds),
-        values,
-        list(plan.pass_environment) if plan else [],
-        image.workdir or "/",
-        installed.engine,
-        Word(OWN) if contained else "",
+        rootfs=installed.rootfs,
+        binds=bound + list(binds),
+        environment=values,
+        passed=list(plan.pass_environment) if plan else [],
+        workdir=image.workdir or "/",
+        engine=installed.engine,
+        private=Word(OWN) if contained else "",
     )
 
 
@@ -142,14 +145,6 @@ def _of_plan(installed: InstalledImage, plan: Plan, environment: Dict[str, str],
     if any(bind.target.startswith(hostfiles.PROGRAMS + "/") for bind in single):
         environment["PATH"] = "{}:{}".format(environment["PATH"], hostfiles.PROGRAMS)
     return list(plan.binds) + single
-
-
-def _of_host(plan: Plan) -> List[Bind]:
-    """Return the plan's binds for use without a container, where each gives a host path another name."""
-    single = hostfiles.for_image(plan.host, lambda _: True)  # the host has every spare library
-    return list(plan.binds) + [
-        Bind(item.source, item.target, item.why) for item in single if item.kind != hostfiles.LINK
-    ]
 
 
 def _overlays(installed: InstalledImage, variant: Optional[str], environment: Dict[str, str]) -> List[Bind]:

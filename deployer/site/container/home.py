@@ -75,7 +75,9 @@ def check_chosen(folder: str) -> str:
 def reap(has_ended: Callable[[str], bool] = lambda _: False) -> None:
     """Remove this user's homes that no process uses any more."""
     for path in node_folder.own(BEGIN):
-        if not _is_named(path) and _is_abandoned(path, has_ended):
+        # No process of this user may have the path in its environment or arguments.
+        texts = (_text(name, what) for name in os.listdir("/proc") for what in ("environ", "cmdline"))
+        if not any(os.fsencode(path) in text for text in texts) and _is_abandoned(path, has_ended):
             try:
                 files.remove_tree(path)
             except (OSError, DeployerError):
@@ -93,12 +95,6 @@ def _is_abandoned(path: str, has_ended: Callable[[str], bool]) -> bool:
         return has_ended(os.readlink(os.path.join(path, _JOB)))
     except OSError:
         return False
-
-
-def _is_named(path: str) -> bool:
-    """Return whether a process of this user has ``path`` in its environment or arguments."""
-    wanted = os.fsencode(path)
-    return any(wanted in _text(name, what) for name in os.listdir("/proc") for what in ("environ", "cmdline"))
 
 
 def _text(process: str, what: str) -> bytes:

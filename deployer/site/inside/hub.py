@@ -186,19 +186,16 @@ class _Hub:
         try:
             for message in peer.channel.receive():
                 try:
-                    self._obey(peer, message)
+                    if "node" in message:
+                        self._register(peer, message)
+                    elif "ask" in message:
+                        self._start(peer, str(message["ask"]), str(message["text"]))
+                    elif "ended" in message:
+                        self._note(peer, int(message["ended"]), int(message["code"]))
                 except (KeyError, TypeError, ValueError, OverflowError) as error:  # a field is missing, or not a number
                     raise ChannelError(f"an invalid message: {error!r}") from error
         except ChannelError as error:
             self._drop(peer, str(error))
-
-    def _obey(self, peer: _Peer, message: Message) -> None:
-        if "node" in message:
-            self._register(peer, message)
-        elif "ask" in message:
-            self._start(peer, str(message["ask"]), str(message["text"]))
-        elif "ended" in message:
-            self._note(peer, int(message["ended"]), int(message["code"]))
 
     def _register(self, peer: _Peer, message: Message) -> None:
         number = int(message["node"])

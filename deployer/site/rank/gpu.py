@@ -39,7 +39,8 @@ print("devices", count.value)
 
 def look(module: str = MODULE) -> GpuMeasurement:
     """Return what CUDA's driver reports about the GPUs of this node."""
-    driver = _driver(module)
+    match = re.search(r"Kernel Module\s.*?(\d+\.\d+(?:\.\d+)?)", kernel_text(module))
+    driver = match.group(1) if match else None
     reason: Optional[str] = None
     answer = ""
     try:
@@ -57,11 +58,6 @@ def look(module: str = MODULE) -> GpuMeasurement:
         reason += f"; the node has no NVIDIA kernel module ({module})"
     cuda = "%d.%d" % (version // 1000, version % 1000 // 10) if version else None
     return GpuMeasurement(driver, cuda, devices, reason)
-
-
-def _driver(module: str) -> Optional[str]:
-    version = re.search(r"Kernel Module\s.*?(\d+\.\d+(?:\.\d+)?)", kernel_text(module))
-    return version.group(1) if version else None
 
 
 def _number(word: str, answer: str) -> Optional[int]:

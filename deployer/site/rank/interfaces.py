@@ -34,7 +34,9 @@ def addresses() -> List[NodeAddress]:
                 continue
             prefix = bin(struct.unpack("!I", mask[4:8])[0]).count("1")
             kind = struct.unpack("H", hardware[:2])[0]
-            known.append(NodeAddress(name, socket.inet_ntoa(address[4:8]), prefix, kind, _speed(name)))
+            speed = kernel_text(f"/sys/class/net/{name}/speed").strip()  # some interfaces have no speed, or -1
+            megabits = int(speed) if speed.isdigit() else 0
+            known.append(NodeAddress(name, socket.inet_ntoa(address[4:8]), prefix, kind, megabits))
     return known
 
 
@@ -45,11 +47,6 @@ def _ask(asked: socket.socket, number: int, name: str) -> Optional[bytes]:
         return fcntl.ioctl(asked.fileno(), number, request)[_NAME:]
     except OSError:
         return None
-
-
-def _speed(name: str) -> int:
-    speed = kernel_text(f"/sys/class/net/{name}/speed").strip()  # some interfaces have no speed, or -1
-    return int(speed) if speed.isdigit() else 0
 
 
 def free_port() -> Optional[int]:

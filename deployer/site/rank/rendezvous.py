@@ -7,7 +7,7 @@ Slurm's variables, which below mpiexec and mpirun have a daemon's values. This m
 
 MYPY = False
 if MYPY:
-    from typing import Dict, Mapping, Optional
+    from typing import Dict, Mapping
 
 #: Launchers' variables with a process's number on its node; as in ``launched.TASK``, Slurm's is last.
 LOCAL_TASK = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PMIX_LOCAL_RANK", "SLURM_LOCALID")
@@ -48,9 +48,11 @@ def variables(meet: str, task: int, environment: "Mapping[str, str]") -> "Dict[s
     nodes, per_node, address, port, interface = (meet.split(",") + [""] * 5)[:5]
     if not (nodes.isdigit() and per_node.isdigit() and int(per_node)):
         return dict(environment)
-    size, local = int(nodes) * int(per_node), _local(environment)
-    own = task % int(per_node) if local is None else local
-    node = task // int(per_node)
+    size, node = int(nodes) * int(per_node), task // int(per_node)
+    below_another = _other_than_slurm(environment)
+    names = LOCAL_TASK[:-1] if below_another else LOCAL_TASK
+    numbers = [environment[name] for name in names if environment.get(name, "").isdigit()]
+    own = int(numbers[0]) if numbers else task % int(per_node)
     own_variables = {
         "RANK": str(task),
         "WORLD_SIZE": str(size),
@@ -69,7 +71,7 @@ def variables(meet: str, task: int, environment: "Mapping[str, str]") -> "Dict[s
             GLOO_SOCKET_IFNAME=interface, TP_SOCKET_IFNAME=interface, NCCL_SOCKET_IFNAME="=" + interface
         )
     own_variables.update(environment)
-    if _other_than_slurm(environment):
+    if below_another:
         values = (task, own, node, size, size, size)
         own_variables.update((name, str(value)) for name, value in zip(_SLURM, values) if name in environment)
     return own_variables
@@ -83,13 +85,6 @@ def talking(environment: "Mapping[str, str]", log: str) -> "Dict[str, str]":
     if environment.get("LOCAL_RANK") != "0" or "NCCL_DEBUG" in environment or "NCCL_DEBUG_FILE" in environment:
         return dict(environment)
     return {**environment, "NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET", "NCCL_DEBUG_FILE": log}
-
-
-def _local(environment: "Mapping[str, str]") -> "Optional[int]":
-    """Return the rank's number on its node, according to its launcher."""
-    names = LOCAL_TASK[:-1] if _other_than_slurm(environment) else LOCAL_TASK
-    numbers = [environment[name] for name in names if environment.get(name, "").isdigit()]
-    return int(numbers[0]) if numbers else None
 
 
 def _other_than_slurm(environment: "Mapping[str, str]") -> bool:

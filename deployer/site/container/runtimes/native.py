@@ -9,7 +9,7 @@ only put before the host's values of ``LISTS``. Nothing from the image is used.
 """
 
 import re
-from typing import Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Dict, List, Mapping, Optional, Sequence
 
 from deployer.contract.base import shell
 from deployer.contract.base.shell import Text, Value, Variable, Word
@@ -32,11 +32,14 @@ class Native(Runtime):
         sources = _sources(container)
         words: List[Text] = [self.program]
         for name, value in sorted(container.environment.items()):
-            own, host = _divided(value)
-            parts = own.split(":") if name in LISTS else [own]
-            undone = [part for part in (_undone(part, sources) for part in parts) if not _only_inside(part)]
-            if undone:
-                words.append(shell.joined([name, "=", shell.joined(undone, ":"), *host]))
+            parts = Word(value).parts
+            own = "".join(part for part in parts if isinstance(part, str))
+            host = [Word(part) for part in parts if not isinstance(part, str)]  # known when the process starts
+            undone = [_undone(part, sources) for part in (own.split(":") if name in LISTS else [own])]
+            # Only a container needs the folder of host files: the host's loader finds the host's libraries anyway.
+            kept = [part for part in undone if not (shell.data(part) + "/").startswith(hostfiles.FOLDER + "/")]
+            if kept:
+                words.append(shell.joined([name, "=", shell.joined(kept, ":"), *host]))
         return words
 
     def binds(self, binds: Sequence[Mount]) -> List[Text]:  # noqa: ARG002 (see ``given``)
@@ -63,13 +66,6 @@ def inherited(own: str, name: str) -> Value:
     return Word(own, Variable(name, more=True))
 
 
-def _divided(value: Value) -> Tuple[str, List[Word]]:
-    """Return the known part of a value, and the host's part."""
-    parts = Word(value).parts
-    own = "".join(part for part in parts if isinstance(part, str))
-    return own, [Word(part) for part in parts if not isinstance(part, str)]
-
-
 def _sources(container: Container) -> Dict[str, Value]:
     return {bind.target: bind.source for bind in container.binds}
 
@@ -82,8 +78,3 @@ def _undone(text: str, sources: Mapping[str, Value]) -> Value:
     targets = "|".join(map(re.escape, sorted(sources, key=len, reverse=True)))
     parts = re.split(_BEFORE + "(" + targets + ")" + _BEHIND, text)
     return shell.joined([sources[part] if place % 2 else part for place, part in enumerate(parts)])
-
-
-def _only_inside(part: Value) -> bool:
-    """Return whether only a container needs this folder: the host's loader finds the host's libraries anyway."""
-    return part == hostfiles.FOLDER or shell.data(part).startswith(hostfiles.FOLDER + "/")

@@ -37,7 +37,9 @@ class LauncherVariables:
         seen = _environment(member)
         if seen is None:
             return
-        given = [name for name in _names(libraries) if name in self._own]
+        files = [os.path.basename(path) for path, _ in libraries]
+        names = _PMIX if any(mark in file for file in files for mark in _OPENMPI) else _PMI
+        given = [name for name in names if name in self._own]
         missing = [name for name in given if name not in seen]
         self._missing.update(missing)
         self._found = bool(given) and not missing
@@ -46,12 +48,6 @@ class LauncherVariables:
     def missing(self) -> "List[str]":
         """Return the variables that the programs lack; empty if one of them, which starts the others, has all."""
         return [] if self._found else sorted(self._missing)
-
-
-def _names(libraries: "List[Mapping]") -> "List[str]":
-    """Return the variables with which a library may find its launcher."""
-    names = [os.path.basename(path) for path, _ in libraries]
-    return [*(_PMIX if any(mark in name for name in names for mark in _OPENMPI) else _PMI)]
 
 
 def _environment(pid: int) -> "Optional[Dict[str, str]]":

@@ -277,7 +277,10 @@ def _ranks(inputs: Inputs) -> Code:
         return _ranks_inside(inputs, inputs.own_launcher)
     how = start(inputs.plan, inputs.start_option, layout, inputs.launcher, (inputs.python, inputs.tool))
     pinning = pin(layout)
-    exports = inputs.launcher.exports(how, _of_the_site(inputs, how))
+    # The launcher runs on the host, where the image's variables could make it start another program.
+    of_the_site = {*inputs.plan.environment, *inputs.launcher.environment(how)}
+    safe = {name: value for name, value in inputs.container.environment.items() if name in of_the_site}
+    exports = inputs.launcher.exports(how, safe)
     pieces = [shell.export(name, value) for name, value in sorted(exports.items())]
     if how.agent:
         pieces.append(agent_script.environment(inputs.scheduler, inputs.launcher.slots(how)))
@@ -315,6 +318,9 @@ def _ranks_inside(inputs: Inputs, own: ImageLauncher) -> Code:
     node_words = [inputs.python, inputs.tool, "inside", "--node", "--hub", node.HUB, *numbered]
     node_words += ["--key", private + "/" + folder.KEY, "--"]
     slots = inputs.launcher.slots(LaunchRequest(layout, "", "", agent=True))
+    launcher_words: List[Text] = [node.LAUNCHER, inputs.image_python or "", *_ISOLATED, plans.TOOL]
+    launcher_words += ["inside", "--launch", "--hub", node.HUB, node.END]
+    launcher_words += [*inputs.launcher.words(start_inside(layout, own)), node.RANKS]
     return fill(
         "job.sh",
         "ranks-inside",
@@ -324,29 +330,13 @@ def _ranks_inside(inputs: Inputs, own: ImageLauncher) -> Code:
         environment=agent_script.environment(inputs.scheduler, slots) if way == AGENT else code(""),
         hub=shell.folded(hub, 105),
         words=shell.folded([*starter, *node_words], 105),
-        inside=shell.folded(_launcher_inside(inputs, own), 105),
+        inside=shell.folded(launcher_words, 105),  # between a node's container and the command of each rank
     )
-
-
-def _launcher_inside(inputs: Inputs, own: ImageLauncher) -> List[Text]:
-    """Return the words between a node's container and the command of each rank."""
-    words: List[Text] = [node.LAUNCHER, inputs.image_python or "", *_ISOLATED, plans.TOOL]
-    words += ["inside", "--launch", "--hub", node.HUB, node.END]
-    return [*words, *inputs.launcher.words(start_inside(inputs.layout, own)), node.RANKS]
 
 
 def inside_environment(option: StartOption, layout: Layout, own: ImageLauncher) -> Dict[str, Value]:
     """Return the container's variables that the image's launcher reads."""
     return LAUNCHERS[option.launcher].exports(start_inside(layout, own), {})
-
-
-def _of_the_site(inputs: Inputs, how: LaunchRequest) -> Dict[str, Value]:
-    """Return the part of the ranks' environment that is also safe for the launcher.
-
-    The launcher runs on the host, where the image's variables could make it start another program.
-    """
-    ours = {*inputs.plan.environment, *inputs.launcher.environment(how)}
-    return {name: value for name, value in inputs.container.environment.items() if name in ours}
 
 
 def _hosts(inputs: Inputs) -> Code:

@@ -123,7 +123,9 @@ def _gpus(plan: Plan, asked: Optional[int], directives: Sequence[str], needed: O
     If nodes have different numbers of GPUs, a job gets as many as it needs.
     """
     there = plan.batch.gpus
-    own = next((each for each in directives if _requests_gpus(each, there)), None)
+    site_word = re.compile(rf"-l (.*,)?{re.escape(there.word)}=") if there else None
+    requesting = (line for line in directives if requests_gpus(line) or (site_word and site_word.match(line)))
+    own = next(requesting, None)
     if asked is None:
         every = there and (there.per_node or needed)
         return there._replace(per_node=every) if there and every and not own else None
@@ -145,13 +147,6 @@ def _gpus(plan: Plan, asked: Optional[int], directives: Sequence[str], needed: O
             "--gpus %d at most, and more --nodes" % there.per_node,
         )
     return there._replace(per_node=asked)
-
-
-def _requests_gpus(directive: str, known: Optional[GpuRequest]) -> bool:
-    """Return whether a directive requests GPUs; ``known`` is the plan's request, which may use a site-specific word."""
-    if requests_gpus(directive):
-        return True
-    return known is not None and re.match(rf"-l (.*,)?{re.escape(known.word)}=", directive) is not None
 
 
 def _line(line: str, ours: Sequence[str]) -> str:

@@ -6,7 +6,7 @@ come from the user's login shell.
 
 import os
 import pwd
-from typing import Dict, Iterable, List, Mapping
+from typing import Dict, Iterable, Mapping
 
 from deployer.contract.base import placeholders
 from deployer.contract.base.errors import DeployerError
@@ -42,16 +42,13 @@ def expanded(plan: Plan, environment: Mapping[str, str]) -> Plan:
 def values(names: Iterable[str], environment: Mapping[str, str]) -> Dict[str, str]:
     """Return the values of variables, without the unset ones."""
     wanted = sorted(set(names))
-    found = {name: environment[name] for name in wanted if environment.get(name)}
-    missing = [name for name in wanted if name not in found]
-    return {**found, **_of_login_shell(missing)} if missing else found
-
-
-def _of_login_shell(names: List[str]) -> Dict[str, str]:
-    """Return the values from the user's login shell; none if it does not answer."""
+    known = {name: environment[name] for name in wanted if environment.get(name)}
+    missing = [name for name in wanted if name not in known]
+    if not missing:
+        return known
     shell = pwd.getpwuid(os.getuid()).pw_shell or "/bin/sh"
     try:
-        said = process.run([shell, "-l"], _PATIENCE, stdin=placeholders.question(names), check=False).stdout
-    except DeployerError:
-        return {}
-    return placeholders.answers(said, names)
+        answer = process.run([shell, "-l"], _PATIENCE, stdin=placeholders.question(missing), check=False).stdout
+    except DeployerError:  # the login shell does not answer
+        return known
+    return {**known, **placeholders.answers(answer, missing)}

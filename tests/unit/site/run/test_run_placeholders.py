@@ -41,7 +41,7 @@ def test_a_mount_that_hides_the_image_is_refused_after_it_is_expanded():
 
 
 def test_a_plan_without_placeholders_asks_nobody(monkeypatch):
-    monkeypatch.setattr(placeholders, "_of_login_shell", None)
+    monkeypatch.setattr(placeholders.process, "run", None)
     assert placeholders.expanded(made.PLAN, {}) == made.PLAN
 
 
