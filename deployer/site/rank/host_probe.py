@@ -63,19 +63,18 @@ def _has_ended(job: str) -> bool:
 
 
 def _record(out: str, launch: Optional[Launch], library: Optional[str], reader: Sequence[str]) -> HostRecord:
-    name = socket.gethostname()
     # A file that this user cannot access counts as missing, because ranks cannot use it either.
     identity = elf.identity(library) if library and os.path.isfile(library) else None  # noqa: TID251
     bound = launch.bound if launch else ()
     missing = tuple(path for path in bound if not os.path.exists(path))  # noqa: TID251
     record = HostRecord(
-        name,
-        identity,
-        missing,
-        tuple(numa_domains()),
-        tuple(interfaces.addresses()),
-        interfaces.free_port(),
-        elf.changed(launch.mpi.libraries) if launch and launch.mpi and identity else {},
+        host=socket.gethostname(),
+        identity=identity,
+        missing=missing,
+        numa=tuple(numa_domains()),
+        addresses=tuple(interfaces.addresses()),
+        port=interfaces.free_port(),
+        changed=elf.changed(launch.mpi.libraries) if launch and launch.mpi and identity else {},
     )
     files.write_text(os.path.join(out, node_name() + ".json"), json_records.pretty(record.record()))
     if reader and not missing and (identity or not library):

@@ -100,7 +100,7 @@ def watch(pid: int, task: int, awaited: "Set[int]", options: "RankOptions") -> i
     if grace.asked():
         grace.await_others()
         leave(options.home)
-    return _last_words(warning.left(code), killer, options.abort)
+    return _last_words(code, killer, options)
 
 
 class _Observer:
@@ -318,10 +318,6 @@ class _Warning:
             self._sent = True
         return pause if self._sent else min(pause, _UNHEARD)
 
-    def left(self, code: "Optional[int]") -> "Optional[int]":
-        """Return the exit code for the launcher, which may end other ranks that are still saving if one fails."""
-        return 0 if self._at is not None and code == rank_record.SAVED else code
-
 
 def _handles(pid: int, number: int) -> bool:
     """Return whether a process has a handler for a signal."""
@@ -360,15 +356,17 @@ def _says(path: str) -> "Optional[str]":
     return text.decode("utf-8", "replace") or None
 
 
-def _last_words(code: "Optional[int]", killer: "Optional[int]", abort: bool) -> int:
+def _last_words(code: "Optional[int]", killer: "Optional[int]", options: "RankOptions") -> int:
     """End with a signal, or return the exit code, after the payload's last output has arrived."""
+    if options.warn is not None and code == rank_record.SAVED:
+        code = 0  # if one rank fails, the launcher may end others that are still saving
     if code:
         # srun --kill-on-bad-exit ends the step when this process ends, and drops output that is not forwarded yet. In
         # tests, all but the first line of a traceback was lost. Wait for the payload's last output to arrive.
         time.sleep(_LAST_WORDS)
     if killer is not None:
         end_by(killer)
-    if code and abort:
+    if code and options.abort:
         end_by(signal.SIGABRT)
     return code or 0
 

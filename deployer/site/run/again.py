@@ -56,8 +56,8 @@ def continue_job(folder: str) -> str:
         _take_back(target, folder)
         raise
     except DeployerError as error:
-        said = "%s; perhaps the next job was submitted all the same: its folder, with the saved state, is %s"
-        raise type(error)(said % (error.message, target), error.hint, error.details) from error
+        text = "%s; perhaps the next job was submitted all the same: its folder, with the saved state, is %s"
+        raise type(error)(text % (error.message, target), error.hint, error.details) from error
     files.write_text(os.path.join(target, result.JOB_ID), number + "\n")
     _link(folder, target)
     return target
@@ -102,8 +102,8 @@ def _copy(folder: str, launch: Launch, script: str, number: str = "") -> str:
     name = f"{match.group(1)}-{jobfolder.new_token()}"
     agent = _text(os.path.join(folder, result.AGENT)).replace(launch.job, name)
     following = launch._replace(job=name, created=int(time.time()))
-    made = JobFolder(following, text.replace(launch.job, name), agent, number)
-    return jobfolder.make(os.path.dirname(os.path.abspath(folder)), made)
+    content = JobFolder(following, text.replace(launch.job, name), agent, number)
+    return jobfolder.make(os.path.dirname(os.path.abspath(folder)), content)
 
 
 def _text(path: str) -> str:

@@ -28,11 +28,11 @@ def refuse(installed: InstalledImage, image: Image, plan: Plan, job: Job, binds:
     """
     where = place(installed, image, plan, [bind.target for bind in binds if bind.target != APP])
     where = where._replace(workdir=command.workdir(job.workdir, image.workdir))
-    found = command.missing_of(job, where)
+    problem = command.missing_of(job, where)
     if job.stdin:
-        found = found or _missing_in_binds(job.stdin, binds) or command.missing_input(job.stdin, where)
-    if found:
-        item = finding("command.missing", f"job {job.name}", reason=found.reason, remedy=found.remedy)
+        problem = problem or _missing_in_binds(job.stdin, binds) or command.missing_input(job.stdin, where)
+    if problem:
+        item = finding("command.missing", f"job {job.name}", reason=problem.reason, remedy=problem.remedy)
         raise Refused(f"{item.subject}: {item.code}: {item.message}", item.remedy)
 
 
@@ -54,7 +54,7 @@ def _missing_in_binds(stdin: str, binds: Sequence[Mount]) -> Optional[CommandPro
     over = [bind for bind in binds if stdin.startswith(bind.target + "/") and bind.target not in (APP, JOB)]
     if not over:
         return None
-    bind = max(over, key=lambda each: len(each.target))
+    bind = max(over, key=lambda mount: len(mount.target))
     path = bind.source
     if not isinstance(path, str):
         return None  # a folder that only nodes have
@@ -72,11 +72,11 @@ def _missing_in_binds(stdin: str, binds: Sequence[Mount]) -> Optional[CommandPro
 
 def _programs(installed: InstalledImage, plan: Plan) -> Set[str]:
     """Return the programs that the bundle's wheels and the host provide."""
-    found = {item.name[len(_HOST_PROGRAMS) :] for item in plan.host if item.name.startswith(_HOST_PROGRAMS)}
+    programs = {item.name[len(_HOST_PROGRAMS) :] for item in plan.host if item.name.startswith(_HOST_PROGRAMS)}
     for folder in (installed.wheels, installed.variant(plan.abi) if plan.abi else None):
         if folder and files.is_folder(os.path.join(folder, wheel.BIN)):
-            found.update(os.listdir(os.path.join(folder, wheel.BIN)))
-    return found
+            programs.update(os.listdir(os.path.join(folder, wheel.BIN)))
+    return programs
 
 
 def _seen(path: str, own: bool = False) -> Optional[PathInfo]:

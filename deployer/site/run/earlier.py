@@ -47,13 +47,13 @@ def earlier(store: Store, request: RunRequest, tell: Callable[[str], None]) -> O
     if state is None:
         return None
     try:
-        found = _made_before(folder, receipt.digest, state.st_mtime, tell)
+        job = _made_before(folder, receipt.digest, state.st_mtime, tell)
     except DeployerError:
         if files.lexists(folder):
             raise
         return None
     # If the batch system has refused the job, another process removes the folder at once. Then there is no job.
-    return found if found.number or files.lexists(folder) else None
+    return job if job.number or files.lexists(folder) else None
 
 
 def _made_before(folder: str, digest: str, created: float, tell: Callable[[str], None]) -> EarlierJob:

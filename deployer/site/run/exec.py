@@ -63,26 +63,26 @@ def execute(store: Store, request: ExecRequest, command: List[str]) -> NoReturn:
     """
     if not command:
         raise UsageError("no command to run", f"exec {request.image} -- COMMAND [ARG...]")
-    runtime, made, joins = prepare(store, request)
-    _become(runtime.argv(made, command, _join(runtime, os.environ) if joins else []))
+    runtime, settings, joins = prepare(store, request)
+    _become(runtime.argv(settings, command, _join(runtime, os.environ) if joins else []))
 
 
 def shell(store: Store, request: ExecRequest) -> NoReturn:
     """Replace this process with an interactive shell in the container: bash if the image has it, else sh."""
-    runtime, made, _ = prepare(store, request)
+    runtime, settings, _ = prepare(store, request)
     terminal = {name: os.environ[name] for name in _TERMINAL if name in os.environ}
-    made = made._replace(environment={**terminal, **made.environment})
-    root = plain(made.rootfs) if runtime.contained else ""
-    found = [path for path in ("/bin/bash", "/usr/bin/bash") if files.exists(root + path)]
-    _become(runtime.argv(made, [found[0] if found else "/bin/sh"]))
+    settings = settings._replace(environment={**terminal, **settings.environment})
+    root = plain(settings.rootfs) if runtime.contained else ""
+    shells = [path for path in ("/bin/bash", "/usr/bin/bash") if files.exists(root + path)]
+    _become(runtime.argv(settings, [shells[0] if shells else "/bin/sh"]))
 
 
 def _become(words: Sequence[Text]) -> NoReturn:
     environment = container.user_environment()
     own = {container.OWN.name: home.for_process()} if container.OWN in variables(words) else {}
-    found = argv(words, {**environment, **own})
+    command = argv(words, {**environment, **own})
     payload.restore_signals()
-    process.replace(found, environment)
+    process.replace(command, environment)
 
 
 def prepare(store: Store, request: ExecRequest) -> Tuple[Runtime, Container, bool]:
@@ -92,7 +92,7 @@ def prepare(store: Store, request: ExecRequest) -> Tuple[Runtime, Container, boo
     """
     installed = store.find(request.image)
     manifest = installed.manifest()
-    found = data.resolve(store, manifest)
+    carriers = data.resolve(store, manifest)
     plan, asked = None, request.runtime
     if request.plan is not None or installed.sites():
         plan = placeholders.expanded(installed.plan(request.plan), os.environ)
@@ -105,8 +105,8 @@ def prepare(store: Store, request: ExecRequest) -> Tuple[Runtime, Container, boo
     abi = plan.abi if plan else next(iter(manifest.mpi), None)
     horovod = installed.variant(abi) if abi else None
     runtime = RUNTIMES[name]
-    bound = data.binds(installed, found) + ranks.users_binds(installed, plan, runtime, request.binds)
-    made = container.make(
+    bound = data.binds(installed, carriers) + ranks.users_binds(installed, plan, runtime, request.binds)
+    settings = container.make(
         installed,
         manifest.image,
         plan,
@@ -119,8 +119,9 @@ def prepare(store: Store, request: ExecRequest) -> Tuple[Runtime, Container, boo
         users_environment(plan, request.env),
     )._replace(arguments=option.arguments if option else (), devices=ranks.cdi_names(plan))
     if not container.has_workdir(manifest.image):
-        made = made._replace(workdir=working_folder(made.binds, made.environment.get("HOME", "/"), _here()))
-    return runtime, made, bool(option and option.join)
+        own = settings.environment.get("HOME", "/")
+        settings = settings._replace(workdir=working_folder(settings.binds, own, _here()))
+    return runtime, settings, bool(option and option.join)
 
 
 def _default(installed: InstalledImage) -> str:

@@ -58,21 +58,21 @@ def check(job: Job, asked: Optional[GpuRequest], none: bool = False, there: Opti
         )
 
 
-def order(layout: Layout, plan: Plan, each: Optional[int]) -> Dict[str, str]:
+def order(layout: Layout, plan: Plan, per_rank: Optional[int]) -> Dict[str, str]:
     """Return the variables that give ranks the GPUs near their CPUs, if the job has all GPUs of its nodes.
 
     Args:
-        each: GPUs per rank; None: each rank sees all of them.
+        per_rank: GPUs per rank; None: each rank sees all of them.
     """
-    found = gpu_order(layout, plan.gpu_places, each)
-    if found is None:
+    numbers = gpu_order(layout, plan.gpu_places, per_rank)
+    if numbers is None:
         return {}
     # By default, CUDA numbers the fastest GPU first.
     counted = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"} if plan.gpu_order.startswith("CUDA") else {}
-    return {plan.gpu_order: ",".join(map(str, found)), **counted}
+    return {plan.gpu_order: ",".join(map(str, numbers)), **counted}
 
 
-def word(each: int, plan: Plan, environment: Dict[str, str]) -> str:
+def word(per_rank: int, plan: Plan, environment: Dict[str, str]) -> str:
     """Return the value for ``rank --gpus``: N:NAME, the GPUs per rank and the variable that selects them.
 
     Args:
@@ -80,4 +80,4 @@ def word(each: int, plan: Plan, environment: Dict[str, str]) -> str:
     """
     names = [name for name in (plan.gpu_order, *plan.pass_environment) if name in NAMES]
     name = names[0] if names else NAMES[0]
-    return "%d:%s%s" % (each, name, "=" + environment[name] if name in environment else "")
+    return "%d:%s%s" % (per_rank, name, "=" + environment[name] if name in environment else "")

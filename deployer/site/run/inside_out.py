@@ -32,13 +32,13 @@ def chosen(plan: Plan, launch: Optional[str], runtime: Optional[str]) -> Plan:
         return plan
     if runtime == plans.NATIVE:
         raise Refused("--runtime native has no container, so no launcher in one", "leave out --launch inside")
-    found = plan.started_inside()
-    if found is None:
+    inside_plan = plan.started_inside()
+    if inside_plan is None:
         raise Refused(
             f"the plan of {plan.site} has no way to start ranks by the image's own launcher",
             "if the image has an MPI with its launcher, make a new plan on the laptop: deployer plan --launch inside",
         )
-    return found
+    return inside_plan
 
 
 def find(plan: Plan, option: StartOption, installed: InstalledImage, image: Image) -> Optional[ImageLauncher]:
@@ -56,15 +56,15 @@ def find(plan: Plan, option: StartOption, installed: InstalledImage, image: Imag
 
 def _found(place: CommandSearch, launcher: str, image: Image, installed: InstalledImage) -> ImageLauncher:
     lacks = image_launcher.lacks(launcher, place, image.python)
-    found = image_launcher.find(launcher, place)
-    if lacks or found is None:
+    launcher_of_image = image_launcher.find(launcher, place)
+    if lacks or launcher_of_image is None:
         label = installed.receipt.label
         raise Refused(
             f"launcher.missing: {label} cannot start ranks by its own launcher: {lacks}",
             "install the launcher of its MPI and a python3 in the image (Debian: mpich, or openmpi-bin), or start the "
             "ranks by the site's: --launch outside",
         )
-    return found
+    return launcher_of_image
 
 
 def check_runtime(runtime: str, arguments: Sequence[str]) -> None:

@@ -30,23 +30,23 @@ class Pinning(NamedTuple):
     straddling: Optional[str]
 
 
-def gpu_order(layout: Layout, places: Sequence[GpuPlace], each: Optional[int] = None) -> Optional[List[int]]:
+def gpu_order(layout: Layout, places: Sequence[GpuPlace], per_rank: Optional[int] = None) -> Optional[List[int]]:
     """Return the node's GPUs in the order of its ranks, so that each rank's GPUs are near its CPUs.
 
     It is for srun, which distributes the ranks of a node in turn over the sockets (``block:cyclic``).
 
     Args:
-        each: GPUs per rank; None: one, with as many ranks as GPUs.
+        per_rank: GPUs per rank; None: one, with as many ranks as GPUs.
 
     Returns:
         The order, or None if the numbers differ or no order has this effect.
     """
     shape, ranks, own = layout.shape, layout.ranks_per_node, pin(layout)
     domains = shape.numa_domains or shape.sockets
-    wanted = ranks * (each or 1)
+    wanted = ranks * (per_rank or 1)
     if (
         wanted > len(places)
-        or (each is None and wanted != len(places))
+        or (per_rank is None and wanted != len(places))
         or not own.by_core
         or own.straddling
         or domains % shape.sockets
@@ -56,14 +56,14 @@ def gpu_order(layout: Layout, places: Sequence[GpuPlace], each: Optional[int] = 
     near: Dict[int, List[int]] = {}
     for place in sorted(places):
         near.setdefault(place.domain, []).append(place.gpu)
-    found = []
+    numbers = []
     for rank in range(ranks):
         socket, before = rank % shape.sockets, rank // shape.sockets
         domain = socket * (domains // shape.sockets) + before * own.units // (shape.cores // domains)
-        if len(near.get(domain, ())) < (each or 1):
+        if len(near.get(domain, ())) < (per_rank or 1):
             return None
-        found += [near[domain].pop(0) for _ in range(each or 1)]
-    return found
+        numbers += [near[domain].pop(0) for _ in range(per_rank or 1)]
+    return numbers
 
 
 def pin(layout: Layout) -> Pinning:

@@ -65,7 +65,7 @@ def rehearse(store: Store, request: ExecRequest, command: List[str], accepted: T
         raise UsageError("no rule of a rehearsal has the code {}".format(", ".join(unknown)), hint)
     installed = store.find(request.image)
     manifest = installed.manifest()
-    runtime, made, _ = execs.prepare(store, request)
+    runtime, settings, _ = execs.prepare(store, request)
     if not runtime.contained:
         raise Refused("a rehearsal needs a container", "leave --runtime native out")
     notes = ["only Python was observed: `deployer rehearse` on the laptop sees other programs too"]
@@ -77,7 +77,7 @@ def rehearse(store: Store, request: ExecRequest, command: List[str], accepted: T
     with home.temporary() as folder, home.temporary() as own:
         observations.prepare(folder)
         environment = container.user_environment()
-        words = argv(runtime.argv(_observed(made, folder), command), {**environment, container.OWN.name: own})
+        words = argv(runtime.argv(_observed(settings, folder), command), {**environment, container.OWN.name: own})
         started = time.time()
         status = process.attach([*_starter(alone=refusal is None), *words], environment)
         seconds = round(time.time() - started, 1)
@@ -118,14 +118,14 @@ def _starter(alone: bool) -> List[str]:
     return [sys.executable, "-I", "-S", "-c", _START, "alone" if alone else "here"]
 
 
-def _observed(made: Container, folder: str) -> Container:
+def _observed(unobserved: Container, folder: str) -> Container:
     """Return the container with the folders for the rehearsal, in which each Python imports the hook."""
     hook = f"{plans.JOB}/{observations.HOOK}"
-    before = made.environment.get("PYTHONPATH")
+    before = unobserved.environment.get("PYTHONPATH")
     environment = {
-        **made.environment,
+        **unobserved.environment,
         "PYTHONPATH": observations.before(hook, before if isinstance(before, str) else ""),
         observations.VARIABLE: f"{plans.JOB}/{observations.SEEN}",
     }
     bound = Bind(folder, plans.JOB, "the folders of the rehearsal")
-    return made._replace(binds=[*made.binds, bound], environment=environment)
+    return unobserved._replace(binds=[*unobserved.binds, bound], environment=environment)

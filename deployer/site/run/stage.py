@@ -109,12 +109,12 @@ class StageRequest(NamedTuple):
         Raises:
             IntegrityError: another user put a file in place of the copy.
         """
-        found = files.status(self.sent, follow=False) if self.sent else None
-        if self.sent is None or found is None:
+        copy = files.status(self.sent, follow=False) if self.sent else None
+        if self.sent is None or copy is None:
             return self.source
-        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid() or found.st_nlink != 1:
+        if not stat.S_ISREG(copy.st_mode) or copy.st_uid != os.getuid() or copy.st_nlink != 1:
             raise IntegrityError(f"{self.sent} is not the file that was sent: another user made it")
-        return self.sent if found.st_size == os.path.getsize(self.source) else self.source
+        return self.sent if copy.st_size == os.path.getsize(self.source) else self.source
 
 
 class RankRoot(NamedTuple):
@@ -301,23 +301,23 @@ def _mounted(request: StageRequest) -> Iterator[RankRoot]:
         return
     held = process.HeldProcess([*request.mount, *_READY], container.user_environment())
     try:
-        said = held.line(_PATIENCE)
-        if not said.isdigit():
+        pid = held.line(_PATIENCE)
+        if not pid.isdigit():
             raise MissingTool(
                 "the SquashFS image could not be mounted", "see the job's log: may users open /dev/fuse there?"
             )
-        ask = charliecloud.ask_joined(request.mount[0], said, os.path.join(request.into, ROOTFS))
+        ask = charliecloud.ask_joined(request.mount[0], pid, os.path.join(request.into, ROOTFS))
         joined = process.run(ask, _PATIENCE, env=container.user_environment(), check=False)
         bare = joined.returncode == 0 and joined.stdout.strip() != charliecloud.OBEYED
-        files.write_text(os.path.join(request.into, "pid"), said + (" " + charliecloud.BARE if bare else "") + "\n")
-        yield RankRoot(os.stat(f"/proc/{said}/root"), (held.pid, int(said)))
+        files.write_text(os.path.join(request.into, "pid"), pid + (" " + charliecloud.BARE if bare else "") + "\n")
+        yield RankRoot(os.stat(f"/proc/{pid}/root"), (held.pid, int(pid)))
     finally:
         held.end()
 
 
 def users(folder: str, root: RankRoot) -> List[int]:
     """Return this user's processes that use the staged image or a folder next to it, without those that hold it."""
-    found = []
+    pids = []
     for name in os.listdir("/proc"):
         if not name.isdigit() or int(name) in (os.getpid(), *root.holders):
             continue
@@ -326,10 +326,10 @@ def users(folder: str, root: RankRoot) -> List[int]:
             inside = (theirs.st_dev, theirs.st_ino) == (root.stat.st_dev, root.stat.st_ino)
             used = [os.readlink(f"/proc/{name}/{link}") for link in ("exe", "cwd")]
             if inside or any(path.startswith(folder + "/") for path in used) or _binds(name, folder):
-                found.append(int(name))
+                pids.append(int(name))
         except OSError:
             continue  # it has ended, or is another user's
-    return found
+    return pids
 
 
 def end_readers(path: str, root: RankRoot) -> None:
@@ -339,8 +339,8 @@ def end_readers(path: str, root: RankRoot) -> None:
         if not name.isdigit() or int(name) in (os.getpid(), *root.holders):
             continue
         with suppress(OSError):  # it has ended, or is another user's
-            opened = [f"/proc/{name}/fd/{each}" for each in os.listdir(f"/proc/{name}/fd")]
-            if any(os.readlink(each) == path for each in opened):
+            opened = [f"/proc/{name}/fd/{link}" for link in os.listdir(f"/proc/{name}/fd")]
+            if any(os.readlink(link) == path for link in opened):
                 os.kill(int(name), signal.SIGKILL)
 
 

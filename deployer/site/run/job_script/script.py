@@ -167,7 +167,7 @@ def _memory(inputs: Inputs) -> Optional[int]:
     if layout.memory_mb is not None:
         image_mb = inputs.staging.size_mb if inputs.staging and inputs.staging.kind != plans.DISK else 0
         return layout.ranks_per_node * layout.memory_mb + image_mb
-    if not inputs.plan.batch.request_memory or any(each.startswith("--mem") for each in asked.directives):
+    if not inputs.plan.batch.request_memory or any(line.startswith("--mem") for line in asked.directives):
         return None
     cpus, there = layout.ranks_per_node * layout.asked_cpus, shape.cpus or shape.cores * shape.threads_per_core
     # Do not use --mem=0 for all memory: Slurm refuses it if a partition has MaxMemPerNode (22.05).
@@ -410,11 +410,11 @@ def _options(inputs: Inputs) -> List[Text]:
 
     ``--abort``: the launcher ends the other ranks only after a signal. ``--end``: job.sh sends SIGUSR2 to the launcher.
     """
-    found: List[Text] = [] if inputs.launcher.ends_on_exit else ["--abort"]
-    found += ["--warn", Word(Variable("warn"))] if inputs.launch.warn is not None else []
-    found += ["--end"] if inputs.scheduler.way == AGENT and inputs.launcher.asked_by == "USR2" else []
-    found += [*_leaving(inputs), "--meet", Word(Variable("meet"))]
-    return found + (["--gpus", inputs.gpus] if inputs.gpus else [])
+    words: List[Text] = [] if inputs.launcher.ends_on_exit else ["--abort"]
+    words += ["--warn", Word(Variable("warn"))] if inputs.launch.warn is not None else []
+    words += ["--end"] if inputs.scheduler.way == AGENT and inputs.launcher.asked_by == "USR2" else []
+    words += [*_leaving(inputs), "--meet", Word(Variable("meet"))]
+    return words + (["--gpus", inputs.gpus] if inputs.gpus else [])
 
 
 def _leaving(inputs: Inputs) -> List[Text]:

@@ -94,11 +94,11 @@ def ask(
     if account and suffix and not account.endswith(suffix):
         account += suffix
     check = _sbatch_word if scheduler.way == STEPS else _line
-    directives = [*plan.directives, *(check(each, scheduler.ours) for each in options.directives)]
-    found = BatchRequest(
+    directives = [*plan.directives, *(check(text, scheduler.ours) for text in options.directives)]
+    request = BatchRequest(
         queue=queue,
         account=account,
-        constraints=[each for each in (batch.constraint, options.constraint) if each],
+        constraints=[text for text in (batch.constraint, options.constraint) if text],
         reservation=options.reservation,
         qos=None if _in_directives(options.directives, "qos", "q") else batch.qos,
         cluster=batch.cluster or given.get(scheduler.selects),
@@ -109,12 +109,12 @@ def ask(
         exclusive=batch.exclusive and queue == plan.queue,
     )
     for name in ("qos", "cluster", "storage", "parallel_environment", "gpus", "exclusive"):
-        if getattr(found, name) and name not in scheduler.knows and scheduler.prefix:
+        if getattr(request, name) and name not in scheduler.knows and scheduler.prefix:
             hint = "remove it from partitions.%s in the site's profile" % (plan.partition or "NAME")
             raise Refused(f"{scheduler.title} cannot request what the plan of {plan.site} says: {name}", hint)
-    for value in (found.queue, account, *found.constraints, options.reservation, found.qos, found.cluster):
+    for value in (request.queue, account, *request.constraints, options.reservation, request.qos, request.cluster):
         _one_line(value or "")
-    return found
+    return request
 
 
 def _gpus(plan: Plan, asked: Optional[int], directives: Sequence[str], needed: Optional[int]) -> Optional[GpuRequest]:
@@ -154,7 +154,7 @@ def _line(line: str, ours: Sequence[str]) -> str:
     words = _one_line(line).split()
     if not re.match(r"^-[A-Za-z]", line):
         raise UsageError(f"--directive {line}: not a valid option", "for instance --directive='-l NAME=VALUE'")
-    if any(words[0] == each or line.startswith(each + "=") for each in ours):
+    if any(words[0] == option or line.startswith(option + "=") for option in ours):
         raise UsageError(f"--directive {line}: the script sets this itself", "see the options of run for it")
     return line
 

@@ -41,17 +41,17 @@ class Hydra(Launcher):
         return {"I_MPI_PIN_DOMAIN": intel_domain(pin(start.layout).domain)} if start.family == "intel" else {}
 
     def exports(self, start: LaunchRequest, environment: Mapping[str, Value]) -> Dict[str, Value]:
-        found = super().exports(start, environment)
+        exported = super().exports(start, environment)
         if start.inside:
-            return {**found, **_INSIDE_INTEL} if start.family == "intel" else found
-        found.pop("I_MPI_ROOT", None)  # the launcher's module sets its own
+            return {**exported, **_INSIDE_INTEL} if start.family == "intel" else exported
+        exported.pop("I_MPI_ROOT", None)  # the launcher's module sets its own
         if start.family == "intel" and (start.agent or start.batch):
-            found.setdefault("I_MPI_JOB_RESPECT_PROCESS_PLACEMENT", "0")  # otherwise -ppn is ignored in a batch job
+            exported.setdefault("I_MPI_JOB_RESPECT_PROCESS_PLACEMENT", "0")  # otherwise -ppn is ignored in a batch job
         if not start.batch:
-            return found
+            return exported
         # For the srun that starts one proxy per node: no PMI, because the ranks would use its variables, and the
         # CPUs of all ranks on the node. Slurm before 22.05 would assign only the CPUs of one rank.
         cpus = start.layout.ranks_per_node * start.layout.asked_cpus
         intel = start.family == "intel"
         name = "I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS" if intel else "HYDRA_LAUNCHER_EXTRA_ARGS"
-        return {**found, name: "--mpi=none --cpus-per-task=%d --cpu-bind=cores" % cpus}
+        return {**exported, name: "--mpi=none --cpus-per-task=%d --cpu-bind=cores" % cpus}

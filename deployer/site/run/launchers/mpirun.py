@@ -53,22 +53,22 @@ class Mpirun(Launcher):
         return [*words, "--map-by", "%s:PE=%d" % (spread, pinning.units), "--bind-to", "hwthread" + softly]
 
     def exports(self, start: LaunchRequest, environment: Mapping[str, Value]) -> Dict[str, Value]:
-        found = super().exports(start, environment)
+        exported = super().exports(start, environment)
         launch_agent, daemon, plm, component, attached = _SETTINGS["4" if start.version.startswith("4") else "5"]
         shield = _shield(start)
         if shield:
-            found[launch_agent] = " ".join([*shield, daemon])
+            exported[launch_agent] = " ".join([*shield, daemon])
         if start.agent or start.inside:
-            found[plm] = component
-            found[f"{plm}_{component}_agent"] = folder.PROGRAM if start.inside else AGENT
+            exported[plm] = component
+            exported[f"{plm}_{component}_agent"] = folder.PROGRAM if start.inside else AGENT
             # A daemon on another node may not start more daemons in a batch job, and mpirun must not look for qrsh.
-            found[f"{plm}_{component}_no_tree_spawn"] = "1"
-            found[f"{plm}_{component}_disable_qrsh"] = "1"
+            exported[f"{plm}_{component}_no_tree_spawn"] = "1"
+            exported[f"{plm}_{component}_disable_qrsh"] = "1"
         if start.inside:
             # Otherwise a daemon detaches from its starter, which makes it look like it has ended.
-            found[attached] = "1"
-            found["SHELL"] = "/bin/bash"  # the syntax of its commands; the default is that of the user's shell
-        return found
+            exported[attached] = "1"
+            exported["SHELL"] = "/bin/bash"  # the syntax of its commands; the default is that of the user's shell
+        return exported
 
     def slots(self, start: LaunchRequest) -> Code:
         return code(" slots={ranks}", ranks=start.layout.ranks_per_node)

@@ -25,15 +25,15 @@ def expanded(plan: Plan, environment: Mapping[str, str]) -> Plan:
         UsageError: a variable is empty, or its value is unsafe.
     """
     texts = [*plan.mounts, *plan.batch.storage, *plan.directives, plan.account or ""]
-    found = values((name for text in texts for name in placeholders.names(text)), environment)
-    mounts = [mount_points.check_site(placeholders.expand(path, found, "mounts")) for path in plan.mounts]
+    known = values((name for text in texts for name in placeholders.names(text)), environment)
+    mounts = [mount_points.check_site(placeholders.expand(path, known, "mounts")) for path in plan.mounts]
     others = {bind.target for bind in plan.binds}
     added = [Bind(path, path, "the site's folder, on the same path") for path in sorted(set(mounts) - others)]
-    storage = tuple(placeholders.expand(text, found, "scheduler.storage") for text in plan.batch.storage)
+    storage = tuple(placeholders.expand(text, known, "scheduler.storage") for text in plan.batch.storage)
     return plan._replace(
-        account=placeholders.expand(plan.account, found, "account") if plan.account else None,
+        account=placeholders.expand(plan.account, known, "account") if plan.account else None,
         batch=plan.batch._replace(storage=storage),
-        directives=[placeholders.expand(text, found, "directives") for text in plan.directives],
+        directives=[placeholders.expand(text, known, "directives") for text in plan.directives],
         binds=sorted([*added, *plan.binds], key=lambda bind: bind.target) if added else plan.binds,  # outer ones first
         mounts=tuple(mounts),
     )

@@ -118,18 +118,18 @@ def _launch(resolved: ResolvedRun, chosen: Chosen, name: str, ranks: Container, 
     )
 
 
-def _bound(plan: Plan, users: Sequence[Bind], made: Container) -> List[str]:
+def _bound(plan: Plan, users: Sequence[Bind], ranks: Container) -> List[str]:
     """Return the host paths that the job binds or uses, which must exist on each node."""
-    single = [bind for bind in made.binds if bind.target.startswith(hostfiles.FOLDER + "/")]
-    chosen = [bind for bind in made.binds if bind.target == plans.HOME]
+    single = [bind for bind in ranks.binds if bind.target.startswith(hostfiles.FOLDER + "/")]
+    chosen = [bind for bind in ranks.binds if bind.target == plans.HOME]
     devices = [path for path in plan.devices if path.startswith("/")]
     return sorted({*devices, *(plain(bind.source) for bind in [*plan.binds, *single, *users, *chosen])})
 
 
 def _provider(environment: Mapping[str, Value]) -> Optional[str]:
     """Return libfabric's selected provider; None if the selection is a list or an exclusion ("^psm3")."""
-    found = environment.get("FI_PROVIDER", "")
-    return found if isinstance(found, str) and re.match(r"^[a-z0-9_;-]+\Z", found) else None
+    provider = environment.get("FI_PROVIDER", "")
+    return provider if isinstance(provider, str) and re.match(r"^[a-z0-9_;-]+\Z", provider) else None
 
 
 def _fast(environment: Mapping[str, Value], plan: Plan) -> Optional[str]:

@@ -100,7 +100,7 @@ class Settled(NamedTuple):
 
 
 def settle(
-    found: SitePlans,
+    site_plans: SitePlans,
     name: str,
     jobs: Sequence[Job],
     request: RunRequest,
@@ -110,7 +110,7 @@ def settle(
     """Return the job for a request.
 
     Args:
-        found: the plans of the bundle for the site.
+        site_plans: the plans of the bundle for the site.
         name: the bundle's name.
         jobs: its jobs.
         environment: the user's variables at the site; None: unknown here.
@@ -121,7 +121,7 @@ def settle(
         Refused: the plan or its nodes do not permit it.
     """
     job = own or _with_options(find(name, jobs, request.job, request.extra, f"run {name}"), request)
-    plan = inside_out.chosen(_plan(found, request), request.launch, request.runtime)
+    plan = inside_out.chosen(_plan(site_plans, request), request.launch, request.runtime)
     if environment is not None:
         plan = placeholders.expanded(plan, environment)
     options = request.options
@@ -147,22 +147,22 @@ def settle(
     return Settled(plan, job, layout, asked, users_environment(plan, request.env), _warn(request, job))
 
 
-def foresee(found: SitePlans, name: str, jobs: Sequence[Job], request: RunRequest) -> None:
+def foresee(site_plans: SitePlans, name: str, jobs: Sequence[Job], request: RunRequest) -> None:
     """Raise any error that the site would raise about a request, as far as the laptop's information allows."""
-    settled = settle(found, name, jobs, request, None)
+    settled = settle(site_plans, name, jobs, request, None)
     layout = settled.layout
     need = StagingNeed({}, layout.ranks_per_node * (layout.memory_mb or 0))
     choose(settled.plan, layout.nodes, {}, need, request.staging, request.runtime)
 
 
-def _plan(found: SitePlans, request: RunRequest) -> Plan:
+def _plan(site_plans: SitePlans, request: RunRequest) -> Plan:
     """Return the plan for the user's partition. An unknown partition uses the first plan.
 
     Raises:
         Refused: the partition can have no plan.
     """
     chosen = request.options.partition
-    plan, reason = found.find(chosen), found.reason(chosen)
+    plan, reason = site_plans.find(chosen), site_plans.reason(chosen)
     if reason is not None and not request.force:
         raise Refused(
             f"{plan.bundle} has no plan for partition {chosen or plan.partition} of {plan.site}: {reason}",
@@ -192,11 +192,11 @@ def _with_options(job: Job, request: RunRequest) -> Job:
 
 def users_environment(plan: Optional[Plan], words: Sequence[str]) -> Dict[str, str]:
     """Return the variables of ``--env``. Raises UsageError if one of them cannot be set."""
-    found = variables.parse(words)
+    given = variables.parse(words)
     if plan:
         folders = [hostfiles.FOLDER, *(bind.target for bind in plan.binds)]
-        variables.check_plan(found, plan.environment, folders)
-    return found
+        variables.check_plan(given, plan.environment, folders)
+    return given
 
 
 def _warn(request: RunRequest, job: Job) -> Optional[int]:

@@ -50,7 +50,7 @@ def resolve(store: Store, request: RunRequest, own: Optional[Job]) -> ResolvedRu
     if not request.just_checked:
         inventory.check(store, installed)
     manifest = installed.manifest()
-    found = data.resolve(store, manifest)
+    carriers = data.resolve(store, manifest)
     settled = settle(installed.plans(request.plan), manifest.name, manifest.jobs, request, os.environ, own)
     plan = settled.plan
     _check_verdict(plan, request.force)
@@ -62,7 +62,7 @@ def resolve(store: Store, request: RunRequest, own: Optional[Job]) -> ResolvedRu
         request=request,
         installed=installed,
         manifest=manifest,
-        data=found,
+        data=carriers,
         own=own is not None,
         **settled._asdict(),
         mounts=[*plan.mounts, *mount_points.others(installed, manifest.mount_points, targets)],
@@ -76,7 +76,7 @@ def _check_verdict(plan: Plan, force: bool) -> None:
     against = plan.checked.against
     codes = ", ".join(sorted({item.code for item in against}))
     first = against[0] if against else None
-    found = findings.finding(
+    refusal = findings.finding(
         "check.refused",
         plan.site,
         by=plan.checked.by,
@@ -84,4 +84,4 @@ def _check_verdict(plan: Plan, force: bool) -> None:
         first=f"{first.subject}: {first.message}" if first else "see the plan",
         remedy=first.remedy if first else "make a new plan",
     )
-    raise Refused(f"{found.subject}: {found.message}", found.remedy)
+    raise Refused(f"{refusal.subject}: {refusal.message}", refusal.remedy)

@@ -86,20 +86,20 @@ def vetoes(plan: Plan, installed: InstalledImage, here: bool = False) -> Dict[st
         here: whether the process will run on this host, so that user namespaces are tested here. For a job they are
             tested here only if the plan does not know whether its nodes have them.
     """
-    found = {
+    reasons = {
         option.launcher: f"this deployer has no launcher {option.launcher}"
         for option in plan.start_options
         if option.launcher not in LAUNCHERS
     }
     for name in {option.runtime for option in plan.start_options}:
         if name not in RUNTIMES:
-            found[name] = f"this deployer has no runtime {name}"
+            reasons[name] = f"this deployer has no runtime {name}"
             continue
         modules = plan.modules_of(name)
         objection = runtime_check.objection(RUNTIMES[name], modules, installed.engine, here or not plan.namespaces)
         if objection:
-            found[name] = objection
-    return found
+            reasons[name] = objection
+    return reasons
 
 
 def _check_drift(plan: Plan) -> None:
@@ -112,12 +112,12 @@ def _check_drift(plan: Plan) -> None:
         return
     here = elf.identity(plan.mpi.library)
     if here != plan.mpi.identity:
-        found = findings.finding(
+        drift = findings.finding(
             "mpi.host-drift", "this host", library=plan.mpi.library, identity=here, expected=plan.mpi.identity
         )
-        raise Refused(str(found), found.remedy)
+        raise Refused(str(drift), drift.remedy)
     own = {path: known for path, known in plan.mpi.libraries.items() if not hostfiles.of_system(path)}
     for path, here in elf.changed(own).items():
         if here != elf.MISSING:
-            found = findings.drifted("this host", path, here, own[path])
-            raise Refused(str(found), found.remedy)
+            drift = findings.drifted("this host", path, here, own[path])
+            raise Refused(str(drift), drift.remedy)

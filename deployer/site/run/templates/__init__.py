@@ -14,8 +14,8 @@ _SECTION = re.compile(r"^#= ([a-z-]+)\n", re.MULTILINE)
 
 @functools.lru_cache(maxsize=None)
 def _sections(file: str) -> Dict[str, str]:
-    found = pkgutil.get_data(__name__, file)
-    parts = _SECTION.split((found or b"").decode())[1:]
+    content = pkgutil.get_data(__name__, file)
+    parts = _SECTION.split((content or b"").decode())[1:]
     # A condition at the end of a section has its own line ends.
     return {name: text[:-1] if text.endswith("@.@\n") else text for name, text in zip(parts[::2], parts[1::2])}
 
