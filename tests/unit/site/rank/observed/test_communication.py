@@ -96,17 +96,14 @@ def test_the_search_for_a_first_connection_ends(monkeypatch, seconds, connected,
 def test_tensorflow_communicates_itself_unless_an_mpi_is_mapped(tmp_path, monkeypatch):
     library = tmp_path / "libtensorflow_framework.so.2"
     library.write_bytes(b"x")
-    maps = ["7f00-7f01 r-xp 0 00:00 %d %s\n" % (os.stat(str(library)).st_ino, library)]
+    maps = "7f00-7f01 r-xp 0 00:00 %d %s\n" % (os.stat(str(library)).st_ino, library)
+    monkeypatch.setattr(mapped_mpi, "maps", lambda pid: maps)
     monkeypatch.setattr(communication, "_PATIENCE", -1)
-    monkeypatch.setattr(mapped_mpi, "family", lambda pid: [pid])
-    monkeypatch.setattr(mapped_mpi, "maps", lambda pid: maps[0])
-    own, beside = (
-        payload_monitor._Observer(os.getpid(), 0, launched.RankOptions({"--out": "/nowhere"})) for _ in range(2)
-    )
+    options = launched.RankOptions({"--out": "/nowhere"})
+    own, beside = (payload_monitor._Observer(os.getpid(), 0, options) for _ in range(2))
     own.look()
-    first = own.record["communication"]
-    assert [item["path"] for item in first["libraries"]] == [str(library)]
-    assert (first["connected"], own.searching) == (False, True)
+    assert [item["path"] for item in own.record["communication"]["libraries"]] == [str(library)]
+    assert (own.record["communication"]["connected"], own.searching) == (False, True)
     for observer in (own, beside):  # Horovod is imported after it
         observer._libraries[("/libmpi.so.12", 1)] = {}
         observer.look()
