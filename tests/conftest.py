@@ -128,7 +128,7 @@ class EngineWatch:
             return
         for name in missing:
             self.missed[name] = self.missed.get(name, 0) + 1
-        reason = "; ".join("needs {}: {}".format(name, ENGINES[name].remedy) for name in missing)
+        reason = "; ".join(f"needs {name}: {ENGINES[name].remedy}" for name in missing)
         if self.required:
             pytest.fail(reason, pytrace=False)
         pytest.skip(reason)
@@ -136,9 +136,7 @@ class EngineWatch:
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         for name, count in sorted(self.missed.items()):
             verb = "failed" if self.required else "skipped"
-            terminalreporter.write_line(
-                "engines: {} tests {} without {}: {}".format(count, verb, name, ENGINES[name].remedy)
-            )
+            terminalreporter.write_line(f"engines: {count} tests {verb} without {name}: {ENGINES[name].remedy}")
         for line in self.labs:
             terminalreporter.write_line("lab: " + line)
         _hand_over_counts(terminalreporter.stats)
@@ -151,7 +149,7 @@ def needed_engines(item: Any) -> List[str]:
         names += FIXTURE_NEEDS.get(fixture, ())
     unknown = [name for name in names if name not in ENGINES]
     if unknown:
-        raise pytest.UsageError("{}: no engine {!r} in tests/conftest.py".format(item.nodeid, unknown[0]))
+        raise pytest.UsageError(f"{item.nodeid}: no engine {unknown[0]!r} in tests/conftest.py")
     return sorted(set(names))
 
 
@@ -184,7 +182,7 @@ def _start_elsewhere(config: Any) -> None:
 def pytest_make_parametrize_id(val: Any, argname: str) -> Optional[str]:
     """Name a long value by its length: workers send names of megabytes with each report, before pytest 9."""
     if isinstance(val, (str, bytes)) and len(val) > LONGEST_ID:
-        return "{}-of-{}".format(argname, len(val))
+        return f"{argname}-of-{len(val)}"
     return None
 
 
@@ -247,7 +245,7 @@ if sys.version_info >= (3, 10):
         """Yield a lab of this session's own (laptop, login1, cn1, cn2), up; it is taken down at the end."""
         from tests.lab import Lab, versions
 
-        ours = Lab("pytest-{}".format(os.getpid()))
+        ours = Lab(f"pytest-{os.getpid()}")
         try:
             ours.up()
             request.config.pluginmanager.getplugin("deployer-engines").labs.append(versions.report(ours))

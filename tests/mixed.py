@@ -81,7 +81,9 @@ TRUTH: Dict[str, Dict[str, Any]] = {
 def slurm_nodes(address: Dict[str, str]) -> str:
     """Return the lines of slurm.conf about nodes, with the addresses of their daemons."""
     return "\n".join(
-        "NodeName=%s NodeAddr=%s %s%s" % (node, address[node], kind.hardware, " Gres=" + kind.gres if kind.gres else "")
+        "NodeName={} NodeAddr={} {}{}".format(
+            node, address[node], kind.hardware, " Gres=" + kind.gres if kind.gres else ""
+        )
         for kind in KINDS
         for node in kind.nodes
     )
@@ -90,7 +92,7 @@ def slurm_nodes(address: Dict[str, str]) -> str:
 def gres_conf() -> str:
     """Return gres.conf: a daemon counts devices, so some of all Linuxes pretend to be GPUs."""
     return "".join(
-        "NodeName=%s Name=%s Type=%s File=%s\n" % (node, *kind.gres.split(":")[:2], DEVICES)
+        "NodeName={} Name={} Type={} File={}\n".format(node, *kind.gres.split(":")[:2], DEVICES)
         for kind in KINDS
         if kind.gres
         for node in kind.nodes

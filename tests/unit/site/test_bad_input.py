@@ -25,7 +25,7 @@ def store(tmp_path, monkeypatch):
         ("squeue", 'echo "77|COMPLETED|0:01|cn1|None"'),
     ):
         made.program(folder, name, text)
-    monkeypatch.setenv("PATH", "%s:/usr/bin:/bin" % folder)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
     found = made.store(tmp_path / "root")
     monkeypatch.setenv("DEPLOYER_ROOT", found.root)
     monkeypatch.chdir(tmp_path)
@@ -49,7 +49,7 @@ def says(capsys, words, code):
 @pytest.mark.parametrize("verb", ["run", "exec", "shell", "remove", "doctor"])
 def test_an_image_that_is_not_there(store, capsys, verb, name):
     words = [verb, name] + (["--", "true"] if verb == "exec" else [])
-    assert "no image %s is installed" % name in says(capsys, words, 2)
+    assert f"no image {name} is installed" in says(capsys, words, 2)
 
 
 @pytest.mark.parametrize("verb", ["status", "logs", "cancel"])

@@ -54,7 +54,7 @@ def programs(tmp_path, monkeypatch):
     """Return a folder that stands first in PATH; no module command, and nothing of MPI in the environment."""
     folder = tmp_path / "bin"
     folder.mkdir()
-    monkeypatch.setenv("PATH", "%s:/usr/bin:/bin" % folder)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
     monkeypatch.setattr(mpi, "_USUAL", ())  # what stands on this machine is nothing of these tests
     for name in ("LMOD_CMD", "MODULESHOME", "I_MPI_ROOT", "MPI_HOME", "SLURM_JOB_PARTITION", "SLURMD_NODENAME"):
         monkeypatch.delenv(name, raising=False)
@@ -93,7 +93,7 @@ def of_node(partition):
 def build(compiler, prefix, name, soname, version):
     compiled(
         prefix / name, prefix / "mpi.c", compiler, "-Wl,--build-id", "-Wl,-soname," + soname, "-DVERSION=" + version,
-        "-Wl,--defsym=version%s=0" % version,
+        f"-Wl,--defsym=version{version}=0",
     )  # fmt: skip
 
 
@@ -165,14 +165,14 @@ def test_slurm(programs):
     made.program(
         programs,
         "sinfo",
-        'case "$*" in *version*) echo "slurm-wlm 22.05.8" ;; *) cat <<EOF\n%sEOF\n;; esac' % SINFO,
+        f'case "$*" in *version*) echo "slurm-wlm 22.05.8" ;; *) cat <<EOF\n{SINFO}EOF\n;; esac',
     )
     made.program(
         programs, "scontrol", 'echo "ClusterName             = SuperMUC"; echo "MpiDefault              = pmi2"'
     )
     listed = "srun: MPI types are...\\nsrun: none\\nsrun: pmix\\nsrun: pmi2\\n"
     listed += "specific pmix plugin versions available: pmix_v4"
-    made.program(programs, "srun", "printf '%s\\n' >&2" % listed)
+    made.program(programs, "srun", f"printf '{listed}\\n' >&2")
     tools = Tools()
     found = SCHEDULERS["slurm"].facts(tools)
     assert found.cluster == "SuperMUC"
@@ -273,9 +273,9 @@ def test_grid_engine(programs, monkeypatch):
 )
 def test_gpus_of_grid_engine(programs, consumable, word, note):
     complexes = "#name shortcut type relop requestable consumable default urgency\\n"
-    complexes += "gpu gpu INT <= YES %s 0 0\\nmem_free mf MEMORY <= YES NO 0 0\\n" % consumable
+    complexes += f"gpu gpu INT <= YES {consumable} 0 0\\nmem_free mf MEMORY <= YES NO 0 0\\n"
     host = "hostname  n1\\ncomplex_values        gpu=4,slots=24\\n"
-    more = "-sc) printf '%s' ;;\n'-se n1') printf '%s' ;;\n-sql)" % (complexes, host)
+    more = f"-sc) printf '{complexes}' ;;\n'-se n1') printf '{host}' ;;\n-sql)"
     made.program(programs, "qconf", QCONF.replace("-sql)", more, 1))
     free = " <resourcevalue name='gpu' dominance='hc'>1.000000</resourcevalue>\n <queue name='long'>"  # 3 are in use
     asked = 'case "$*" in "-q -F gpu -xml"|"-q -xml") ;; *) exit 1 ;; esac\n'
@@ -386,8 +386,8 @@ def test_pbs_queue_with_own_vnodes_and_hosts_of_several_vnodes(programs):
         lines += ["     queue = " + own] if own == "big" else []
         lines += [""]
     version = "[ $1 != --version ] || exec echo pbs_version = 23.06.06; [ $1 = -Qf ] || exit 1\n"
-    made.program(programs, "qstat", version + "cat <<'EOF'\n%s\nEOF" % "\n".join(listed))
-    made.program(programs, "pbsnodes", "cat <<'EOF'\n%s\nEOF" % "\n".join(lines))
+    made.program(programs, "qstat", version + "cat <<'EOF'\n{}\nEOF".format("\n".join(listed)))
+    made.program(programs, "pbsnodes", "cat <<'EOF'\n{}\nEOF".format("\n".join(lines)))
     partitions = SCHEDULERS["pbs"].facts(Tools()).partitions
     assert partitions["big"] == {
         "nodes": 1, "gpu_request": "ngpus", "node": {"memory_mb": 131072, "gpus": {"count": 4}},
@@ -399,17 +399,19 @@ def test_pbs_queue_with_own_vnodes_and_hosts_of_several_vnodes(programs):
 def listed_queues(*queues):
     """Return a qstat with these queues, whose nodes are four hosts of two models that differ a little in memory."""
     lines = [
-        "Queue: %s\n    queue_type = Execution\n%s\n" % (name, "\n".join("    " + one for one in own))
+        "Queue: {}\n    queue_type = Execution\n{}\n".format(name, "\n".join("    " + one for one in own))
         for name, *own in queues
     ]
-    return "[ $1 != --version ] || exec echo pbs_version = 23.06.06; [ $1 = -Qf ] || exit 1\ncat <<'EOF'\n%s\nEOF" % (
-        "\n".join(lines)
+    return (
+        "[ $1 != --version ] || exec echo pbs_version = 23.06.06; [ $1 = -Qf ] || exit 1\ncat <<'EOF'\n{}\nEOF".format(
+            "\n".join(lines)
+        )
     )
 
 
 def listed_nodes(*nodes):
-    return "cat <<'EOF'\n%s\nEOF" % "\n".join(
-        "%s\n%s\n" % (name, "\n".join("     " + one for one in own)) for name, *own in nodes
+    return "cat <<'EOF'\n{}\nEOF".format(
+        "\n".join("{}\n{}\n".format(name, "\n".join("     " + one for one in own)) for name, *own in nodes)
     )
 
 
@@ -491,7 +493,7 @@ def test_lsf(programs):
     made.program(programs, "lsid", "echo 'lsid: LSF is down'; exit 1")
     assert SCHEDULERS["lsf"].facts(Tools()) is None
     head = "IBM Spectrum LSF Standard 10.1.0.9, Oct 16 2019\\nMy cluster name is big\\nMy master name is m1\\n"
-    made.program(programs, "lsid", "printf '%s'" % head)
+    made.program(programs, "lsid", f"printf '{head}'")
     made.program(programs, "bqueues", BQUEUES)
     found = SCHEDULERS["lsf"].facts(Tools())
     assert (found.scheduler, found.cluster) == ({"kind": "lsf", "version": "10.1.0.9"}, "big")
@@ -499,7 +501,7 @@ def test_lsf(programs):
     made.program(programs, "bqueues", BQUEUES.replace("2880.0 min of hostA", "0.5 min").replace("60.0", "0.5"))
     assert SCHEDULERS["lsf"].facts(Tools()).partitions["long"] == {"max_time": "00:00:30"}
     listed = "HOST_NAME            gpu_id       gpu_model   gpu_driver   gpu_factor      numa_id\\n"
-    made.program(programs, "lshosts", "printf '%s'" % listed)
+    made.program(programs, "lshosts", f"printf '{listed}'")
     assert "gpu_request" not in SCHEDULERS["lsf"].facts(Tools()).partitions["normal"]
     first = "hostA                     0      TeslaV100    418.67         7.0            0\\n"
     made.program(programs, "lshosts", "printf '%s'" % (listed + first))
@@ -511,7 +513,7 @@ def test_lsf(programs):
     [("48:0:00", "48:00:00"), ("7200", "02:00:00"), ("0:90:5", "01:30:05"), (":30:", None), ("INFINITY", None)],
 )
 def test_the_limit_of_a_queue_of_grid_engine(programs, text, time):
-    made.program(programs, "qconf", "printf 'h_rt  %s\\n'" % text)
+    made.program(programs, "qconf", f"printf 'h_rt  {text}\\n'")
     found = gridengine._partition("q", [], {}, Tools())
     assert found == ({"max_time": time} if time else {})
 
@@ -548,8 +550,8 @@ def test_what_modules_set():
 def test_names_of_modules(programs, tmp_path, monkeypatch):
     listed = "/x:\nintel-mpi/\nintel-mpi/2021.15(default)\nmpi.intel/2019\nOpenMPI/4.1.4-GCC-11\n"
     listed += "gcc/12\nimpi/5\ncharliecloud/0.31"
-    made.program(programs, "lmod", "printf '%s\\n' >&2\nprintf 'MODULEPATH=/x;\\nexport MODULEPATH;\\n'" % listed)
-    (tmp_path / ".bash_profile").write_text("unset BASH_ENV; export MODULEPATH=/x LMOD_CMD=%s/lmod\n" % programs)
+    made.program(programs, "lmod", f"printf '{listed}\\n' >&2\nprintf 'MODULEPATH=/x;\\nexport MODULEPATH;\\n'")
+    (tmp_path / ".bash_profile").write_text(f"unset BASH_ENV; export MODULEPATH=/x LMOD_CMD={programs}/lmod\n")
     monkeypatch.setenv("HOME", str(tmp_path))
     found = modules.find(Tools()).chains
     assert sorted(modules.like_mpi(found)) == ["OpenMPI/4.1.4-GCC-11", "impi/5", "intel-mpi/2021.15", "mpi.intel/2019"]
@@ -615,19 +617,20 @@ def packaged(programs, intel, tmp_path, monkeypatch):
             soname = "-Wl,-soname," + name.rpartition("/")[2]
             compiled(usr / "lib" / name, usr / source, compiler, "-Wl,--build-id", soname)
             continue
-        wanted = ["-Wl,--no-as-needed", "-L%s/lib" % usr, *("-l:" + need for need in needs if need != "libmpi.so.40")]
+        wanted = ["-Wl,--no-as-needed", f"-L{usr}/lib", *("-l:" + need for need in needs if need != "libmpi.so.40")]
         subprocess.check_call(
-            [compiler, "-shared", "-fPIC", "-Wl,--build-id", "-Wl,-rpath,%s/lib" % usr,
+            [compiler, "-shared", "-fPIC", "-Wl,--build-id", f"-Wl,-rpath,{usr}/lib",
              "-Wl,-soname," + name.rpartition("/")[2], "-o", str(usr / "lib" / name), str(usr / source), *wanted]
         )  # fmt: skip
-    wanted = ["-Wl,--no-as-needed", "-L%s/lib" % usr, "-l:libmpi.so.40", "-Wl,-soname,libmpi_mpifh.so.40"]
+    wanted = ["-Wl,--no-as-needed", f"-L{usr}/lib", "-l:libmpi.so.40", "-Wl,-soname,libmpi_mpifh.so.40"]
     binding = str(usr / "lib" / "libmpi_mpifh.so.40")
     subprocess.check_call([compiler, "-shared", "-fPIC", "-o", binding, str(usr / "else.c"), *wanted])
     made.program(
         usr / "bin",
         "ompi_info",
-        'echo path:prefix:/usr; echo "path:pkglibdir:%s/lib/openmpi/plugins"; echo "path:sysconfdir:%s/etc/openmpi"\n'
-        'echo "path:pkgdatadir:%s/share/openmpi"; echo path:localstatedir:/etc' % (usr, tmp_path, usr),
+        f'echo path:prefix:/usr; echo "path:pkglibdir:{usr}/lib/openmpi/plugins"\n'
+        f'echo "path:sysconfdir:{tmp_path}/etc/openmpi"; echo "path:pkgdatadir:{usr}/share/openmpi"\necho '
+        "path:localstatedir:/etc",
     )
     return usr
 
@@ -711,13 +714,13 @@ def test_what_an_mpi_needs_in_other_prefixes(programs, tmp_path):
     assert "says" not in described
     assert "version" not in described
     assert str(hwloc) in found.system.files
-    assert any(note.startswith("MPI_Get_library_version of %s: exit -" % library) for note in tools.notes)
+    assert any(note.startswith(f"MPI_Get_library_version of {library}: exit -") for note in tools.notes)
 
 
 def test_a_prefix_without_mpi_is_noted(programs, tmp_path):
     tools, found = find_mpi(tmp_path)
     assert str(tmp_path) not in [each["prefix"] for each in found.mpi.values()]
-    assert "%s: no MPI library below it" % tmp_path in tools.notes
+    assert f"{tmp_path}: no MPI library below it" in tools.notes
 
 
 @pytest.mark.parametrize(
@@ -789,7 +792,7 @@ def test_the_fabric(programs, tmp_path):
     made.program(programs, "ldconfig", "printf '\\tlibpsm2.so.2 (libc6,x86-64) => /usr/lib64/libpsm2.so.2\\n'")
     made.program(programs, "nvidia-smi", "exit 9")
     made.program(programs, "fi_info", "printf 'psm2:\\n    version: 114.0\\ntcp;ofi_rxm:\\n    version: 1\\n'")
-    write(tmp_path, {"sys/class/net/%s/x" % name: "" for name in ("lo", "eth0", "docker0", "ib0")})
+    write(tmp_path, {f"sys/class/net/{name}/x": "" for name in ("lo", "eth0", "docker0", "ib0")})
     tools = Tools()
     found = fabric.find(tools, Libraries(tools), str(tmp_path / "sys"), str(tmp_path / "dev"))
     assert found.fabric == {
@@ -812,7 +815,7 @@ def test_the_fabric(programs, tmp_path):
 
 def test_slingshot(programs, tmp_path):
     write(tmp_path, {"sys/class/cxi/cxi%d/x" % number: "" for number in (0, 1)})
-    write(tmp_path, {"sys/class/net/%s/x" % name: "" for name in ("hsn0", "eth0")})
+    write(tmp_path, {f"sys/class/net/{name}/x": "" for name in ("hsn0", "eth0")})
     tools = Tools()
     found = fabric.find(tools, Libraries(tools), str(tmp_path / "sys"), str(tmp_path / "dev"))
     assert (found.fabric["kind"], found.fabric["devices"]) == ("slingshot", ["cxi0", "cxi1", "hsn0"])
@@ -823,7 +826,7 @@ def test_slingshot(programs, tmp_path):
 )
 def test_the_folder_of_slurm_s_daemon(programs, setting, expected):
     made.program(programs, "sinfo", 'case "$*" in *version*) echo "slurm 23.11.1" ;; esac')
-    made.program(programs, "scontrol", 'echo "SlurmdSpoolDir          = %s"' % setting)
+    made.program(programs, "scontrol", f'echo "SlurmdSpoolDir          = {setting}"')
     assert SCHEDULERS["slurm"].facts(Tools()).spool == expected
 
 
@@ -842,10 +845,8 @@ def test_what_fabrics_open_by_themselves_and_by_which_name(programs, intel, tmp_
         shutil.copy(str(intel / "lib" / "libmpi.so.12.0"), str(lib / name))
     os.symlink("../libmlx5.so.1.24", str(lib / "libibverbs" / "libmlx5-rdmav34.so"))
     os.symlink("libuct_ib.so.0.0", str(lib / "ucx" / "libuct_ib.so.0"))
-    cached = "".join(
-        "\\t%s (libc6,x86-64) => %s/%s\\n" % (name, lib, name) for name in ("libibverbs.so.1", "libucp.so.0")
-    )
-    made.program(programs, "ldconfig", "printf '%s'" % cached)
+    cached = "".join(f"\\t{name} (libc6,x86-64) => {lib}/{name}\\n" for name in ("libibverbs.so.1", "libucp.so.0"))
+    made.program(programs, "ldconfig", f"printf '{cached}'")
     tools = Tools()
     found = fabric.find(tools, Libraries(tools), str(tmp_path / "sys"), str(tmp_path / "dev"))
     assert found.system.links[str(lib / "libibverbs" / "libmlx5-rdmav34.so")] == str(lib / "libmlx5.so.1.24")
@@ -858,7 +859,7 @@ def test_the_driver_s_program_and_libraries(programs, intel, tmp_path):
     cuda = tmp_path / "libcuda.so.550.54.15"
     shutil.copy(str(intel / "lib" / "libmpi.so.12.0"), str(cuda))
     os.symlink(cuda.name, str(tmp_path / "libcuda.so.1"))
-    made.program(programs, "ldconfig", "printf '\\tlibcuda.so.1 (libc6,x86-64) => %s/libcuda.so.1\\n'" % tmp_path)
+    made.program(programs, "ldconfig", f"printf '\\tlibcuda.so.1 (libc6,x86-64) => {tmp_path}/libcuda.so.1\\n'")
     made.program(programs, "nvidia-smi", "exit 9")  # as where the kernel's part is not loaded
     tools = Tools()
     found = fabric.find(tools, Libraries(tools), str(tmp_path / "sys"), str(tmp_path / "dev"))
@@ -982,7 +983,7 @@ def test_an_apptainer_that_starts_nothing(programs):
     ],
 )
 def test_how_an_apptainer_mounts(programs, packed, squashfs):
-    made.program(programs, "apptainer", "PACKED=%s\n" % quoted([packed]) + APPTAINER)
+    made.program(programs, "apptainer", f"PACKED={quoted([packed])}\n" + APPTAINER)
     assert machine.runtimes(Tools())["apptainer"]["squashfs"] == squashfs
 
 
@@ -1007,7 +1008,7 @@ def test_a_setuid_installation(tmp_path, folder):
     nosuid = bool(os.statvfs(str(starter)).f_flag & os.ST_NOSUID)
     assert apptainer.starter(str(program)) == (None if nosuid else str(starter))
     config = tmp_path / "apptainer.conf"
-    made.program(program.parent, "apptainer", "echo PREFIX=/usr; echo APPTAINER_CONF_FILE=%s" % config)
+    made.program(program.parent, "apptainer", f"echo PREFIX=/usr; echo APPTAINER_CONF_FILE={config}")
     for line, forbidden in (("# allow setuid = no\n", False), ("x = y\nAllow setuid = NO\n", True)):
         config.write_text(line)
         assert apptainer.starter(str(program)) == (None if nosuid or forbidden else str(starter))
@@ -1026,7 +1027,7 @@ def test_this_machine(programs, monkeypatch):
     made.program(programs, "podman", "echo 'podman version 4.3.1'")
     made.program(programs, "docker", "exit 1")
     made.program(programs, "enroot", '[ "$*" = version ] && mkdir "$XDG_DATA_HOME/enroot" && echo 3.5.0')
-    made.program(programs, "udocker", "touch %s/was-run" % programs)
+    made.program(programs, "udocker", f"touch {programs}/was-run")
     found = machine.machine(Tools())
     versions = {"charliecloud": "0.31", "apptainer": "1.4.5", "podman": "4.3.1", "enroot": "3.5.0"}
     expected = {**{name: {"version": versions[name]} for name in versions}, "udocker": {}}

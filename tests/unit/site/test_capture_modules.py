@@ -65,16 +65,14 @@ def hierarchy(login, tmp_path):
         ("gcc/12", "openmpi/4.1", "Open MPI v4.1.4"),
         ("intel/2023", "openmpi/4.1", "Open MPI v4.1.4"),
     ):
-        write(mf, "Compiler/%s/%s" % (key, name), MPI.format(sw=sw, mf=mf, compiler=key, name=name))
+        write(mf, f"Compiler/{key}/{name}", MPI.format(sw=sw, mf=mf, compiler=key, name=name))
         soname = "libmpi.so.12" if "mpich" in name else "libmpi.so.40"
         folder = sw / key / name / "lib"
         folder.mkdir(parents=True)
-        (tmp_path / "mpi.c").write_text('#define SAYS "%s"\n%s' % (says, MPI_C))
+        (tmp_path / "mpi.c").write_text(f'#define SAYS "{says}"\n{MPI_C}')
         argv = [compiler, "-shared", "-fPIC", "-Wl,-soname," + soname, "-o", str(folder / soname)]
         subprocess.check_call([*argv, str(tmp_path / "mpi.c")])
-    login.write_text(
-        'export LMOD_CMD=%s MODULEPATH=%s/Core; module() { eval "$($LMOD_CMD bash "$@")"; }\n' % (LMOD, mf)
-    )
+    login.write_text(f'export LMOD_CMD={LMOD} MODULEPATH={mf}/Core; module() {{ eval "$($LMOD_CMD bash "$@")"; }}\n')
     return sw
 
 
@@ -99,7 +97,9 @@ def test_an_mpi_behind_a_compiler_is_found_with_the_chain_that_a_login_shell_nee
     assert entries(found)[sw + "/gcc/12/mpich/4.0"]["environment"] == {"UCX_TLS": "rc,self"}  # the compiler's module
     assert found.profile["login"]["runtimes"]["apptainer"]["module"] == ["gcc/12", "mpich/4.0", "apptainer/1.3"]
     for each in entries(found).values():  # each chain is what a fresh login shell can load
-        load = "for name in %s; do module load $name || exit; done; echo $LD_LIBRARY_PATH" % " ".join(each["module"])
+        load = "for name in {}; do module load $name || exit; done; echo $LD_LIBRARY_PATH".format(
+            " ".join(each["module"])
+        )
         said = subprocess.check_output(["bash", "-l", "-c", load], stderr=subprocess.STDOUT)
         assert said.decode().startswith(each["prefix"] + "/lib")
 
@@ -123,7 +123,7 @@ def test_a_prefix_of_the_users_has_its_module_too(hierarchy):
 @pytest.mark.thorough
 def test_a_slow_module_command_cuts_the_search_short(login, tmp_path, monkeypatch):
     made.program(tmp_path, "lmod", "exec sleep 600")
-    login.write_text("unset BASH_ENV; export LMOD_CMD=%s/lmod MODULEPATH=/mf\n" % tmp_path)
+    login.write_text(f"unset BASH_ENV; export LMOD_CMD={tmp_path}/lmod MODULEPATH=/mf\n")
     monkeypatch.setattr(module_command, "TOGETHER", 2.0)
     tools = Tools()
     assert modules.find(tools).mpi == []
@@ -195,8 +195,8 @@ export MODULEPATH=PATH/Core MODULESHOME=/usr/share/modules LOADEDMODULES=openmpi
 def test_environment_modules(login, tmp_path):
     gcc = tmp_path / "Core" / "gcc" / "12"
     gcc.parent.mkdir(parents=True)
-    gcc.write_text("#%%Module1.0\nmodule use %s/GCC12\n" % tmp_path)
-    login.write_text(TCL.replace("PATH/", "%s/" % tmp_path))
+    gcc.write_text(f"#%Module1.0\nmodule use {tmp_path}/GCC12\n")
+    login.write_text(TCL.replace("PATH/", f"{tmp_path}/"))
     tools = Tools()
     found = modules.find(tools)
     own = {each.chain[-1]: each for each in found.mpi}

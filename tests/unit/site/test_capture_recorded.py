@@ -35,13 +35,13 @@ def replay(folder, monkeypatch, path):
         recording = json.load(stream)
     for program in {words.split()[0] for words in recording}:
         cases = [
-            "%s) cat <<'EOF'\n%s\nEOF\n;;" % (quoted([words.partition(" ")[2]]), "\n".join(lines))
+            "{}) cat <<'EOF'\n{}\nEOF\n;;".format(quoted([words.partition(" ")[2]]), "\n".join(lines))
             for words, lines in recording.items()
             if words.split()[0] == program
         ]
         unknown = '*) echo "not recorded: $*" >&2; exit 9 ;;'
-        made.program(folder, program, 'case "$*" in\n%s\n%s\nesac' % ("\n".join(cases), unknown))
-    monkeypatch.setenv("PATH", "%s:/usr/bin:/bin" % folder)
+        made.program(folder, program, 'case "$*" in\n{}\n{}\nesac'.format("\n".join(cases), unknown))
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
     for name in ("SLURM_JOB_PARTITION", "SLURMD_NODENAME"):
         monkeypatch.delenv(name, raising=False)
     return recording
@@ -136,6 +136,6 @@ def test_each_field_of_a_real_pbs(tmp_path, monkeypatch):
     ],
 )
 def test_gpus_in_the_words_of_slurm(tmp_path, monkeypatch, gres, gpus):
-    made.program(tmp_path, "sinfo", "echo 'p|1|2|24|2|96000|%s|1:00|1-16|96|(null)|n1'" % gres)
-    monkeypatch.setenv("PATH", "%s:/usr/bin:/bin" % tmp_path)
+    made.program(tmp_path, "sinfo", f"echo 'p|1|2|24|2|96000|{gres}|1:00|1-16|96|(null)|n1'")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     assert SCHEDULERS["slurm"].own_node(Tools(), "n1").get("gpus") == gpus

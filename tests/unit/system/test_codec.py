@@ -37,7 +37,7 @@ def test_no_libzstd(monkeypatch):
     assert "--codec gzip" in caught.value.hint
 
 
-class StandIn(object):
+class StandIn:
     """What of Python 3.14's compression.zstd is used, with zlib's format in place of zstd's."""
 
     ZstdError = zlib.error

@@ -22,14 +22,14 @@ def test_without_libcrypto_there_is_hashlib(monkeypatch):
 
 
 def test_a_library_that_fails_or_is_wrong_is_not_used(monkeypatch):
-    class Function(object):
+    class Function:
         def __init__(self, answer):
             self.answer = answer
 
         def __call__(self, *arguments):
             return self.answer
 
-    class Library(object):
+    class Library:
         EVP_sha256 = Function(1)
         EVP_Digest = Function(1)  # "done", and wrote nothing
 

@@ -237,6 +237,6 @@ def test_a_path_that_cannot_be_looked_at_cannot_be_written(tmp_path, monkeypatch
         return lstat(path)
 
     monkeypatch.setattr(os, "lstat", failing)
-    with pytest.raises(DeployerError, match="^cannot write %s: %s" % (target, os.strerror(number))) as error:
+    with pytest.raises(DeployerError, match=f"^cannot write {target}: {os.strerror(number)}") as error:
         files.write_text(target, "x")
     assert type(error.value) is kind

@@ -108,7 +108,7 @@ def test_attached_output_on_a_terminal_has_only_text_and_colours():
     """A site could set the window's title or the clipboard, or overwrite lines; a file receives all bytes."""
     hostile = r"\033]0;title\007\033]52;c;bXk=\007\033[2A\033[1;31mred\033[0m\033[K\tok\r\302\2332J\303\251"
     printed = b"\\x1b]0;title\\x07\\x1b]52;c;bXk=\\x07\\x1b[2A\x1b[1;31mred\x1b[0m\x1b[K\tok\r\\x9b2J\xc3\xa9"
-    script = "printf 'begun\\n%s'; { printf '\033['; sleep 0.2; printf '32mgreen\033]0;x'; } >&2" % hostile
+    script = f"printf 'begun\\n{hostile}'; {{ printf '\033['; sleep 0.2; printf '32mgreen\033]0;x'; }} >&2"
     argv = [sys.executable, "-c", ATTACHES, script]
     environment = dict(os.environ, PYTHONPATH=os.getcwd())
     ours, theirs = os.openpty()
@@ -217,7 +217,7 @@ def test_a_background_process_ends_with_its_starter(tmp_path):
     code += "while not child.output(): time.sleep(0.01)\n"
     code += "os.kill(os.getpid(), 9)"
     assert subprocess.call([sys.executable, "-c", code, str(tmp_path / "log")]) == -9
-    command = "/proc/%s/cmdline" % (tmp_path / "log").read_text().strip()
+    command = "/proc/{}/cmdline".format((tmp_path / "log").read_text().strip())
     deadline = time.time() + 20
     while is_running(command) and time.time() < deadline:
         time.sleep(0.05)
@@ -253,7 +253,7 @@ def test_a_glance_at_a_good_program():
 def test_a_glance_ends_whatever_the_program_does(script, tmp_path):
     mark = str(tmp_path / "mark")
     with pytest.raises(JobFailed, match=r"did not end within 0\.2 s, or printed more than 100000 bytes"):
-        process.glance(["sh", "-c", "exec 9>'%s'; %s" % (mark, script)], 0.2, limit=100000)
+        process.glance(["sh", "-c", f"exec 9>'{mark}'; {script}"], 0.2, limit=100000)
     # Nothing of it is left: nobody has its file open any more. What was killed may take a moment to go.
     end = time.time() + 30
     while _holders(mark):
@@ -265,7 +265,7 @@ def _holders(path):
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
-            if os.readlink("/proc/%s/fd/9" % pid) == path:
+            if os.readlink(f"/proc/{pid}/fd/9") == path:
                 found.append(pid)
         except OSError:
             continue

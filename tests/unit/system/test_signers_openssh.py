@@ -44,16 +44,14 @@ ORDINARY = [
     'a@b valid-after="20260701120000Z",namespaces="*" ' + LINE,
     'a@b valid-before="99991231" ' + LINE,
     'a@b valid-after="197101010000" ' + LINE,
-    "a@b cert-authority %s\nb@c %s" % (LINE, LINE),
+    f"a@b cert-authority {LINE}\nb@c {LINE}",
 ]
 
 #: Each read in another way by ssh-keygen than by a careless parser; none may be accepted.
-HOSTILE = ["# comment%sa@b %s" % (character, LINE) for character in STRANGE if character not in "\\ \t"]
+HOSTILE = [f"# comment{character}a@b {LINE}" for character in STRANGE if character not in "\\ \t"]
+HOSTILE += [f"{who} {LINE}" for who in ('""', "@", "!a@b", "!*", "*,!*", "a@b,!a@b", ",", "", "a\u00a0", 'a"b c"')]
 HOSTILE += [
-    "%s %s" % (who, LINE) for who in ('""', "@", "!a@b", "!*", "*,!*", "a@b,!a@b", ",", "", "a\u00a0", 'a"b c"')
-]
-HOSTILE += [
-    'a@b valid-before="%s" %s' % (day, LINE)
+    f'a@b valid-before="{day}" {LINE}'
     for day in (
         "19600101",
         "19700101",
@@ -79,7 +77,7 @@ HOSTILE += [
     )
 ]
 HOSTILE += [
-    'a@b valid-after="%s" %s' % (day, LINE)
+    f'a@b valid-after="{day}" {LINE}'
     for day in (
         "19600101",
         "19700101",
@@ -93,7 +91,7 @@ HOSTILE += [
     )
 ]
 HOSTILE += [
-    "a@b %s %s" % (options, LINE)
+    f"a@b {options} {LINE}"
     for options in (
         "cert-authority",
         'namespaces="deployer-bundle",',
@@ -122,9 +120,9 @@ HOSTILE += [
 ]
 HOSTILE += [
     "", "a@b", LINE, "a@b ssh-ed25519", "a@b ssh-rsa " + BLOB, "a@b ssh-ed25519 " + BLOB[:-4], "a@b " + BLOB,
-    "a@b ssh-ed25519 " + BLOB + "AAAA", "a@b ssh-ed25519 %s=" % BLOB, "a@b ED25519 " + BLOB, "a@b\n " + LINE,
+    "a@b ssh-ed25519 " + BLOB + "AAAA", f"a@b ssh-ed25519 {BLOB}=", "a@b ED25519 " + BLOB, "a@b\n " + LINE,
     "a@b ssh-ed25519 " + BLOB[:20] + " " + BLOB[20:], "a@b\\\n" + LINE, "\ufeffa@b " + LINE, "a@b\u00a0" + LINE,
-    "a@b ssh-ed25519\u00a0" + BLOB, "a@b %s\r" % LINE, "a@b %s\0" % LINE, "%s %s" % ("a" * 1100, LINE),
+    "a@b ssh-ed25519\u00a0" + BLOB, f"a@b {LINE}\r", f"a@b {LINE}\0", "{} {}".format("a" * 1100, LINE),
     "a@b cert-authority " + LINE + "\nb@c " + OTHER.key.line, "a@b ssh-ed25519-cert-v01@openssh.com " + BLOB,
 ]  # fmt: skip
 

@@ -148,7 +148,7 @@ def test_a_file_is_exact_unless_a_person_looks_at_it(watched, shown, monkeypatch
 
 def test_text_from_outside_has_no_style_of_ours(monkeypatch):
     monkeypatch.setattr(sys, "stdout", Screen())
-    terminal.show("%s \x1b[31mred\x1b[0m\nok: x" % terminal.heading("NAME"))
+    terminal.show("{} \x1b[31mred\x1b[0m\nok: x".format(terminal.heading("NAME")))
     assert sys.stdout.getvalue() == "\x1b[1mNAME\x1b[0m \\x1b[31mred\\x1b[0m\\nok: x\n"
 
 

@@ -24,7 +24,7 @@ def test_placeholders_are_replaced(text, value):
 
 @pytest.mark.parametrize("name", ["EMPTY", "ABSENT"])
 def test_an_empty_variable_is_named(name):
-    with pytest.raises(UsageError, match=r"mounts .* /scratch/\$%s, and \$%s is empty or not set" % (name, name)):
+    with pytest.raises(UsageError, match=rf"mounts .* /scratch/\${name}, and \${name} is empty or not set"):
         placeholders.expand("/scratch/$" + name, HAS, "mounts")
 
 

@@ -17,7 +17,7 @@ class Wheel(NamedTuple):
     @staticmethod
     def read(fields):
         if fields.text("name") == "none":
-            raise fields.error("%s: no name" % fields.what)
+            raise fields.error(f"{fields.what}: no name")
         return records.read(Wheel, fields)
 
 

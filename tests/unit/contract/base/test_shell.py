@@ -71,7 +71,7 @@ def test_a_variable_has_a_name(name):
 
 def test_what_has_variables_is_no_text():
     word = Word("/x/", Variable("A"))
-    for make in (str, "{}".format, lambda x: "%s" % x, ":".join):
+    for make in (str, "{}".format, lambda x: f"{x}", ":".join):
         with pytest.raises(TypeError):
             make(word if make != ":".join else [word])
         with pytest.raises(TypeError):
@@ -95,7 +95,7 @@ def test_a_template_cannot_quote_what_quotes_itself(template):
 @pytest.mark.parametrize("program", ["sh", "bash", "tcsh"])
 def test_any_login_shell_gives_the_words_to_the_command(program, tmp_path):
     if shutil.which(program) is None:
-        pytest.skip("needs %s" % program)
+        pytest.skip(f"needs {program}")
     words = [word for word in HOSTILE if not program.startswith("t") or "\x85" not in word]
     line = shell.for_any_login_shell(["printf", "%s\\0", "$HOME", *words])
     assert not re.search("[!\x00-\x1f]", line)

@@ -61,5 +61,5 @@ def test_a_variable_that_leads_to_the_site_s_files_is_the_plan_s():
     folders = ["/opt/mpi", "/deployer/host"]
     variables.check_plan(["SCRATCH", "OTHER", "NEAR"], plan, folders)
     for name in ("I_MPI_ROOT", "MANY"):
-        with pytest.raises(UsageError, match="--env %s: .* the plan sets it to" % name):
+        with pytest.raises(UsageError, match=f"--env {name}: .* the plan sets it to"):
             variables.check_plan([name], plan, folders)

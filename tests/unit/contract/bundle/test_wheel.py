@@ -150,7 +150,7 @@ def test_entry_points_become_scripts():
 )
 def test_what_can_be_no_script(line):
     with pytest.raises(IntegrityError, match=r"entry_points|entry point"):
-        wheel.console_scripts("[console_scripts]\n%s\n" % line, "python3")
+        wheel.console_scripts(f"[console_scripts]\n{line}\n", "python3")
 
 
 def test_the_interpreter_of_a_script_is_put_right():

@@ -55,7 +55,7 @@ def test_stubs_are_not_a_library(compiled):
 def test_symbols_can_be_stripped_and_texts_cannot(compiled):
     assert linked_mpi(compiled(LIBRARY + MAIN % "", "-s")) is None  # it has no texts of a real library
     settings = ",".join('"MPIR_CVAR_%d"' % number for number in range(300))
-    source = "const char *kept[] = {%s}; char fill[300000] = {1};" % settings
+    source = f"const char *kept[] = {{{settings}}}; char fill[300000] = {{1}};"
     assert linked_mpi(compiled(source + LIBRARY + MAIN % "", "-s")) == TEXTS
 
 

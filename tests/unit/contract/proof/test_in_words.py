@@ -29,20 +29,22 @@ def result(*ranks, **values):
 @pytest.mark.parametrize(
     ("record", "said"),
     [
-        (result(INTEL, INTEL), "2 of 2 ranks %s; %s" % (SITE, TCP)),
+        (result(INTEL, INTEL), f"2 of 2 ranks {SITE}; {TCP}"),
         (
             result(INTEL, dict(INTEL, shared_memory=True)),
-            "2 of 2 ranks %s; %s; transport: shared memory within a node" % (SITE, TCP),
+            f"2 of 2 ranks {SITE}; {TCP}; transport: shared memory within a node",
         ),
-        (result(INTEL, ranks_per_node=1, nodes=1, world_size=1), "1 of 1 rank %s" % SITE),
+        (result(INTEL, ranks_per_node=1, nodes=1, world_size=1), f"1 of 1 rank {SITE}"),
         (
             result(INTEL),
-            "incomplete: 1 of 2 ranks %s; 1 of 2 ranks left no record" % SITE,
+            f"incomplete: 1 of 2 ranks {SITE}; 1 of 2 ranks left no record",
         ),
         (
             result(INTEL, MPICH),
-            "incomplete: 1 of 2 ranks %s; 1 of 2 ranks used another MPI library than the site's: MPICH 4.2.3; %s"
-            % (SITE, TCP),
+            (
+                f"incomplete: 1 of 2 ranks {SITE}; 1 of 2 ranks used another MPI library than the site's: MPICH 4.2.3; "
+                f"{TCP}"
+            ),
         ),
         (
             result(MPICH, MPICH),
@@ -50,11 +52,11 @@ def result(*ranks, **values):
         ),
         (
             result(INTEL, NONE),
-            "incomplete: 1 of 2 ranks %s; no MPI library was found in 1 of 2 ranks; %s" % (SITE, TCP),
+            f"incomplete: 1 of 2 ranks {SITE}; no MPI library was found in 1 of 2 ranks; {TCP}",
         ),
         (
             result(*[dict(INTEL, mpi_seen_in="probe")] * 2),
-            "2 of 2 ranks %s, but only in the test before the program; %s" % (SITE, TCP),
+            f"2 of 2 ranks {SITE}, but only in the test before the program; {TCP}",
         ),
         (result(OWN, OWN), "2 of 2 ranks used the image's own MPICH 4.2.3; " + TCP),
         (result(OWN, OWN, runtime="native"), "2 of 2 ranks used the host's MPICH 4.2.3; " + TCP),
@@ -64,11 +66,11 @@ def result(*ranks, **values):
         ),
         (
             result(INTEL, INTEL, world_size=1),
-            "incomplete: 2 of 2 ranks %s; their MPI world had 1 rank, not 2; %s" % (SITE, TCP),
+            f"incomplete: 2 of 2 ranks {SITE}; their MPI world had 1 rank, not 2; {TCP}",
         ),
         (
             result(INTEL, INTEL, world_size=None),
-            "incomplete: 2 of 2 ranks %s; the size of their MPI world is not proven; %s" % (SITE, TCP),
+            f"incomplete: 2 of 2 ranks {SITE}; the size of their MPI world is not proven; {TCP}",
         ),
         (result(NONE, nodes=1), "not needed: one rank, which used no MPI"),
         (

@@ -420,7 +420,7 @@ def test_a_file_that_pytorch_cannot_write_is_the_cause():
     for path in ("/deployer/app/model.pt", "model.pt"):
         found = judge(
             seen("write", "/deployer/app/model.pt", 1.0, (), "node1.network"),
-            seen("uncaught", "RuntimeError: File %s cannot be opened." % path, 2.0, (LOAD, MAIN)),
+            seen("uncaught", f"RuntimeError: File {path} cannot be opened.", 2.0, (LOAD, MAIN)),
         )
         assert brief(found) == [("rehearse.readonly", ERROR, "/deployer/app/model.pt", True)]
 

@@ -105,7 +105,7 @@ def test_nothing_left_is_refused_with_every_reason():
 def test_what_does_not_fit_into_a_node_is_passed_over_with_the_arithmetic(option, needed, objection):
     choice = choose(plan(SMALL, option, OTHER), 5, {}, needed)
     assert choice.start_option == OTHER
-    assert "%s (%s" % (option.name, objection) in choice.reason
+    assert f"{option.name} ({objection}" in choice.reason
 
 
 @pytest.mark.parametrize(("option", "needed"), [(LARGE, need(2500, 1500)), (DISK, need(3000, 9000))])

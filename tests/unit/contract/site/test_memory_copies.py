@@ -27,6 +27,6 @@ def test_people_read_the_reason_once_for_each_runtime():
     found = plan("podman", "charliecloud", "podman", "apptainer")
     assert explained(found)[:2] == [found.way, found.tries]
     assert [text.partition(": ")[2] for text in explained(found)[2:]] == [
-        "%s gives each of them a user namespace of its own" % name for name in ("podman", "apptainer")
+        f"{name} gives each of them a user namespace of its own" for name in ("podman", "apptainer")
     ]
     assert explained(plan("podman", join=False))[2:] == []

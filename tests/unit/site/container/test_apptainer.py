@@ -31,7 +31,7 @@ def start(tmp_path):
     def run(made, name="apptainer", says="--no-eval", **environment):
         (tmp_path / name).write_text(STAND_IN % says)
         (tmp_path / name).chmod(0o755)
-        known = {"PATH": "%s:/usr/bin:/bin" % tmp_path, "home": "/tmp/own", **environment}
+        known = {"PATH": f"{tmp_path}:/usr/bin:/bin", "home": "/tmp/own", **environment}
         words = argv(RUNTIMES[name].argv(made, ["prog", "a b", "--"]), known)
         out = subprocess.check_output(words, env=known, universal_newlines=True)
         said, _, after = out.partition("\0\0")
@@ -113,14 +113,14 @@ def test_a_singularity_may_be_either_program(start):
 
 
 def test_an_old_version_takes_values_as_text_of_a_shell(start, tmp_path):
-    values = {"A": ENVIRONMENT["A"], "B": "\\", "C": "$(touch %s/evil)`touch %s/evil`\\$" % (tmp_path, tmp_path)}
+    values = {"A": ENVIRONMENT["A"], "B": "\\", "C": f"$(touch {tmp_path}/evil)`touch {tmp_path}/evil`\\$"}
     _, found = start(container(environment=values), "singularity", "--env")
     # What it does: internal/pkg/runtime/engine/singularity/process_linux.go of 3.8.4, injectEnvHandler.
     script = "".join(
-        'export %s="%s"\n' % (name, found["SINGULARITYENV_" + name].replace('"', '\\"')) for name in values
+        'export {}="{}"\n'.format(name, found["SINGULARITYENV_" + name].replace('"', '\\"')) for name in values
     )
     done = subprocess.check_output(["bash", "-c", script + 'printf "%s\\0" "$A" "$B" "$C"'], universal_newlines=True)
-    assert done == "%s\0%s\0%s\0" % (values["A"], values["B"], values["C"])
+    assert done == "{}\0{}\0{}\0".format(values["A"], values["B"], values["C"])
     assert not (tmp_path / "evil").exists()
 
 

@@ -113,7 +113,7 @@ def test_the_kits_is_used_if_the_bundle_has_it_and_it_starts(tmp_path):
 )
 def test_the_sites_is_used_if_it_is_new_enough(tmp_path, monkeypatch, said, expected):
     running.program(tmp_path, "ch-run", said)
-    monkeypatch.setenv("PATH", "%s:/usr/bin:/bin" % tmp_path)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     assert runtime_check.objection(runtime, ["intel-mpi/2021"], "", here=False) == expected
     # The module may bring another one.
     assert runtime_check.objection(runtime, ["charliecloud/0.38"], "", here=False) is None
@@ -142,7 +142,7 @@ def test_a_ch_run_that_joins_with_the_hosts_environment_gets_the_right_one(tmp_p
     values = {"A": "x=y  z", "QUOTED": "'q'", "ODD": '$HOME "`id`" *', "LINES": "a\nb", "EMPTY": "", "PATH": "/usr/bin"}
     made = Container("/i", [], values, ["SLURM_*", "PMI_RANK"], "/w")
     words = argv(runtime.into_mounted(made, str(tmp_path)))
-    host = {"PATH": "%s:/usr/bin:/bin" % tmp_path, "USER": "alice", "SLURM_A": "a b", "PMI_RANK": "1", "PMI_SIZE": "2"}
+    host = {"PATH": f"{tmp_path}:/usr/bin:/bin", "USER": "alice", "SLURM_A": "a b", "PMI_RANK": "1", "PMI_SIZE": "2"}
     host.update(
         {"A": "old", "BASH_FUNC_ml%%": "() { :; }", "BASH_ENV": "/none", "LD_LIBRARY_PATH": "/none", "run": "x"}
     )
@@ -176,7 +176,7 @@ def test_nothing_that_an_image_sets_applies_to_ch_run(tmp_path):
     (tmp_path / "pid").write_text("77 bare\n")
     running.program(tmp_path, "ch-run", _CH_RUN)
     made = Container("/i", [], dict.fromkeys(_OBEYED, "/of/the/image"), [], "/w")
-    host = {"PATH": "%s:/usr/bin:/bin" % tmp_path, "USER": "alice", "LD_LIBRARY_PATH": "/of/the/host"}
+    host = {"PATH": f"{tmp_path}:/usr/bin:/bin", "USER": "alice", "LD_LIBRARY_PATH": "/of/the/host"}
     words = [*argv(runtime.into_mounted(made, str(tmp_path))), "/i", "--", "/usr/bin/env", "-0"]
     said = subprocess.run(words, env=host, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=True)
     inside = _variables(said.stdout.decode())
@@ -187,7 +187,7 @@ def test_nothing_that_an_image_sets_applies_to_ch_run(tmp_path):
 def test_a_word_of_the_command_is_not_obeyed(tmp_path):
     (tmp_path / "pid").write_text("77 bare\n")
     running.program(tmp_path, "ch-run", _CH_RUN)
-    host = {"PATH": "%s:/usr/bin:/bin" % tmp_path, "USER": "alice"}
+    host = {"PATH": f"{tmp_path}:/usr/bin:/bin", "USER": "alice"}
     words = argv(runtime.into_mounted(Container("/i", [], {"PATH": "/usr/bin"}, [], "/w"), str(tmp_path)))
     words += ["/i", "--", "printf", "%s|", "--set-env=NOT=1", "--", "a  b", ""]
     assert subprocess.check_output(words, env=host) == b"--set-env=NOT=1|--|a  b||"

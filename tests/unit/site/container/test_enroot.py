@@ -28,7 +28,7 @@ def start(tmp_path, monkeypatch):
     """Return a function that starts a command: its exit code and output, and what the stand-in was told."""
     for name in ("bin", "private", "i/etc"):
         (tmp_path / name).mkdir(parents=True)
-    made.program(tmp_path / "bin", "enroot", 'exec %s -I -S %s "$@"' % (sys.executable, FAKE))
+    made.program(tmp_path / "bin", "enroot", f'exec {sys.executable} -I -S {FAKE} "$@"')
     monkeypatch.setenv("PATH", "%s:/usr/bin:/bin" % (tmp_path / "bin"))
 
     def call(container, *command, **host):
@@ -76,11 +76,11 @@ def test_what_enroot_gets(start, tmp_path):
             "/dev:/dev:none:rbind",
             "/tmp:/tmp:none:rbind",
             "/etc/hosts:/etc/hosts:none:rbind",
-            "%s/passwd:/etc/passwd:none:rbind" % state,
+            f"{state}/passwd:/etc/passwd:none:rbind",
             "/a\\040b\\134c:/data:none:rbind",
-            "none:%s/data/image:none:x-detach,nofail,silent" % state,
-            "none:%s/data/image:none:x-detach,nofail,silent" % state,
-            "none:%s/run:none:x-detach,nofail,silent" % state,
+            f"none:{state}/data/image:none:x-detach,nofail,silent",
+            f"none:{state}/data/image:none:x-detach,nofail,silent",
+            f"none:{state}/run:none:x-detach,nofail,silent",
         ],
     }
     mine = "me:x:%d:%d::/:/bin/sh\n" % (os.getuid(), os.getgid())
@@ -110,7 +110,7 @@ def test_the_folder_and_the_exit_code_are_the_command_s(start, tmp_path):
     inside = tmp_path / "it's a folder"
     inside.mkdir()
     folder = box(tmp_path, workdir=str(inside))
-    assert start(folder, "sh", "-c", "pwd; exit 7")[:2] == (7, "%s\n" % inside)
+    assert start(folder, "sh", "-c", "pwd; exit 7")[:2] == (7, f"{inside}\n")
     assert start(folder, "no-such-program")[0] == 127
     assert start(box(tmp_path, workdir="/no/such"), "true")[0] == 126
 

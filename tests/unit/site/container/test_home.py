@@ -27,7 +27,7 @@ def place(tmp_path, monkeypatch):
     folder = tmp_path / "shared"
     folder.mkdir()
     folder.chmod(0o1777)
-    monkeypatch.setattr(home, "BEGIN", "%s/deployer-home-" % folder)
+    monkeypatch.setattr(home, "BEGIN", f"{folder}/deployer-home-")
     return folder
 
 
@@ -35,7 +35,7 @@ def place(tmp_path, monkeypatch):
 def programs(tmp_path, monkeypatch):
     folder = tmp_path / "bin"
     folder.mkdir()
-    monkeypatch.setenv("PATH", "%s:/usr/bin:/bin" % folder)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
     made.program(folder, "ch-run", "exit 0")
     made.program(folder, "python3", "exit 0")
 
@@ -203,7 +203,7 @@ def test_a_job_with_a_chosen_home(tmp_path, programs):
         run.prepare(store, request)
     os.makedirs(store.installed()[0].rootfs + "/deployer/home")
     text = run.show_script(run.prepare(store, request))
-    assert "--bind=%s:/deployer/home\n" % chosen in text
+    assert f"--bind={chosen}:/deployer/home\n" in text
     assert "--set-env=HOME=/deployer/home\n" in text
     assert '--set-env=TMPDIR="$home"\n' in text
     assert "PYTHONNOUSERSITE" not in text

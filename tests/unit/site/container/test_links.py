@@ -10,7 +10,7 @@ from deployer.site.container import links
 from deployer.site.storage.data import InstalledData
 
 
-class Image(object):
+class Image:
     def __init__(self, folder):
         self.data, self.app = str(folder / "data"), str(folder / "app")
 

@@ -50,7 +50,7 @@ def store(tmp_path, monkeypatch):
     programs = tmp_path / "bin"
     programs.mkdir()
     os.symlink(sys.executable, str(programs / "python3"))
-    monkeypatch.setenv("PATH", "%s:/usr/bin:/bin" % programs)
+    monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
     return made.store(tmp_path / "root", plan=PLAN)
 
 
@@ -187,13 +187,13 @@ def test_the_job_proves_the_same_without_an_image(store):
     host_python = os.path.join(os.environ["PATH"].split(":")[0], "python3")
     assert "canary" not in text
     assert '"$image"' not in text
-    assert "native=(env\n    DEPLOYER_RESULT=%s/payload.json\n" % folder in text
-    assert '    LD_LIBRARY_PATH=%s/lib"${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"\n' % made.PREFIX in text
-    tool = "%s -I -S -c '%s' %s " % (host_python, first_bytes.PROGRAM, store.tool)
+    assert f"native=(env\n    DEPLOYER_RESULT={folder}/payload.json\n" in text
+    assert f'    LD_LIBRARY_PATH={made.PREFIX}/lib"${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}"\n' in text
+    tool = f"{host_python} -I -S -c '{first_bytes.PROGRAM}' {store.tool} "
     start = '"${launch[@]}" "${native[@]}" \\\n    ' + tool
-    assert start + "probe --rank --out %s/ranks --library libmpi.so.12 </dev/null" % folder in text
-    command = "python3 %s/app/train.py --to %s/x" % (image, folder)
-    assert start + 'rank --out %s/ranks --meet "$meet" -- %s </dev/null' % (folder, command) in text
+    assert start + f"probe --rank --out {folder}/ranks --library libmpi.so.12 </dev/null" in text
+    command = f"python3 {image}/app/train.py --to {folder}/x"
+    assert start + f'rank --out {folder}/ranks --meet "$meet" -- {command} </dev/null' in text
     assert subprocess.run(["bash", "-n"], input=text.encode(), check=False).returncode == 0
 
 

@@ -42,7 +42,7 @@ def start(tmp_path, monkeypatch):
     made.program(programs, "podman", PODMAN)
     made.program(programs, "unshare", UNSHARE)
     made.program(programs, "crun", "exit 1")
-    monkeypatch.setenv("PATH", "%s:/usr/bin:/bin" % programs)
+    monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
 
     def call(container, *command, launcher=lambda: None, streams=(subprocess.DEVNULL, None, None), **host):
         words = argv(runtime.argv(container, command), {"home": str(private)})
@@ -193,7 +193,9 @@ exec 5<"$HOME"; cd /
 def test_a_container_whose_podman_was_killed_ends(start, tmp_path, conmon, removed):
     os.mkfifo(str(tmp_path / "output"))
     output = os.open(str(tmp_path / "output"), os.O_RDWR)
-    podman = "sh -c '%s' & read -r began <$SHOWN/output; %s kill -9 $$" % (conmon, "rm -rf $HOME;" if removed else "")
+    podman = "sh -c '{}' & read -r began <$SHOWN/output; {} kill -9 $$".format(
+        conmon, "rm -rf $HOME;" if removed else ""
+    )
     code, _, environment = start(box(), "true", STAND_IN=podman)
     reader = os.open(str(tmp_path / "output"), os.O_RDONLY)
     os.close(output)
@@ -225,7 +227,7 @@ builtin kill -KILL $sleeping 2>/dev/null; echo $$ $sleeping
 def test_a_number_that_may_be_another_process_s_by_now_is_not_killed(gone, killed):
     lines = podman.START.own.splitlines()
     (first,) = [number for number, line in enumerate(lines) if "read -r -a children" in line]
-    script = "gone=%s\n" % gone + CHILD % "\n".join(lines[first : first + 3])
+    script = f"gone={gone}\n" + CHILD % "\n".join(lines[first : first + 3])
     *signalled, last = subprocess.check_output(["bash", "-c", script]).decode().splitlines()
     assert " ".join(signalled) == killed.format(*last.split())
 
@@ -254,7 +256,7 @@ def test_it_is_looked_for_by_name():
 
 def test_an_old_podman_is_passed_over(tmp_path, monkeypatch):
     made.program(tmp_path, "podman", "echo podman version 3.4.4")
-    monkeypatch.setenv("PATH", "%s:/usr/bin:/bin" % tmp_path)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     found = runtime_check.objection(runtime, [], "", here=False)
     assert found == "podman 3.4.4 is too old: deployer uses 4.3 or newer"
 
@@ -264,7 +266,7 @@ def test_the_check_of_its_version_leaves_no_folders_of_podman_s(tmp_path, monkey
     makes = 'mkdir "${XDG_RUNTIME_DIR:=%s/tmp}/libpod" && echo "$XDG_RUNTIME_DIR" >%s/place; echo podman version 5.0.0'
     made.program(tmp_path, "podman", makes % (tmp_path, tmp_path))
     (tmp_path / "tmp").mkdir()
-    monkeypatch.setenv("PATH", "%s:/usr/bin:/bin" % tmp_path)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
     assert runtime_check.objection(runtime, [], "", here=False) is None
     assert not list((tmp_path / "tmp").iterdir())

@@ -48,7 +48,7 @@ def test_what_prevents_a_bind_is_named(rootfs, target, said, made):
 
 def refused(rootfs, target, **options):
     with pytest.raises(UsageError) as error:
-        container.parse_binds(["%s:%s" % (os.path.dirname(rootfs), target)], rootfs, **options)
+        container.parse_binds([f"{os.path.dirname(rootfs)}:{target}"], rootfs, **options)
     return error.value
 
 
@@ -71,7 +71,7 @@ def test_a_runtime_that_makes_targets_needs_none(rootfs):
 
 
 def test_without_a_container_a_target_is_only_a_name(tmp_path):
-    (found,) = container.parse_binds(["%s:/no/such" % tmp_path], None)
+    (found,) = container.parse_binds([f"{tmp_path}:/no/such"], None)
     assert found.target == "/no/such"
 
 
@@ -80,7 +80,7 @@ def store(tmp_path, monkeypatch):
     """Return a store with an image that lacks the targets of the plan's binds."""
     programs = tmp_path / "bin"
     programs.mkdir()
-    monkeypatch.setenv("PATH", "%s:/usr/bin:/bin" % programs)
+    monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
     running.program(programs, "ch-run", "exit 0")
     store = running.store(tmp_path / "root")
     (image,) = store.installed()
@@ -89,7 +89,7 @@ def store(tmp_path, monkeypatch):
 
 
 def test_a_runtime_s_property_is_asked(store, tmp_path, monkeypatch):
-    request = RunRequest("hello", None, None, None, None, None, None, ["%s:/p" % tmp_path], None, [])
+    request = RunRequest("hello", None, None, None, None, None, None, [f"{tmp_path}:/p"], None, [])
     with pytest.raises(UsageError, match="has no /p"):
         run.prepare(store, request)
     with pytest.raises(Refused, match="has no " + running.PREFIX):
@@ -100,5 +100,5 @@ def test_a_runtime_s_property_is_asked(store, tmp_path, monkeypatch):
 
     monkeypatch.setitem(RUNTIMES, "charliecloud", Making("charliecloud"))
     script = run.show_script(run.prepare(store, request))
-    assert "--bind=%s:/p\n" % tmp_path in script
-    assert "--bind=%s:%s\n" % (running.PREFIX, running.PREFIX) in script
+    assert f"--bind={tmp_path}:/p\n" in script
+    assert f"--bind={running.PREFIX}:{running.PREFIX}\n" in script

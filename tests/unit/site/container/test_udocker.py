@@ -255,7 +255,7 @@ def test_a_signal_to_the_start_reaches_the_command(image, tmp_path):
 @pytest.mark.thorough
 def test_in_a_step_of_a_launcher_the_start_only_waits(image, tmp_path):
     mark = str(tmp_path / "mark")
-    process = start(image, "sh", "-c", "touch %s; sleep 1; exit 3" % mark, SLURM_STEP_ID="0")
+    process = start(image, "sh", "-c", f"touch {mark}; sleep 1; exit 3", SLURM_STEP_ID="0")
     _wait_for(mark)
     process.send_signal(signal.SIGTERM)
     assert ended(process)[0] == 3

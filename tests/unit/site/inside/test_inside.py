@@ -21,28 +21,25 @@ from deployer.site.inside import channel, folder, hub, inside, node
 from deployer.site.inside.channel import ChannelError
 
 ROOT = Path(__file__).resolve().parents[4]
-TOOL = [sys.executable, "-c", "import sys; sys.path.insert(0, %r); from deployer.cli.site.main import main; "
-        "sys.exit(main())" % str(ROOT)]  # fmt: skip
+_CALL = "from deployer.cli.site.main import main; sys.exit(main())"
+TOOL = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}); {_CALL}"]
 #: What the image's launcher does: it starts a daemon on each node, and ends as the last of them.
-LAUNCHER = (
-    """
-export NAMES="$1" %s="$2"
+LAUNCHER = f"""
+export NAMES="$1" {folder.HUB}="$2"
 code=0; all=
 for place in $(echo "$1" | tr , ' '); do "$START" -x -q "$place" "$3" & all="$all $!"; done
 for each in $all; do wait $each || code=$?; done
 exit $code
 """
-    % folder.HUB
-)
 
 
 def job(path, daemon, nodes=2, starter=(), passes_on=True):
     """Start a job's hub with ``nodes`` nodes on this machine, and return its process."""
-    container = ["env", "START=%s/start" % path]
+    container = ["env", f"START={path}/start"]
     words = [*container, node.LAUNCHER, "sh", "-c", LAUNCHER, "sh", node.NODES, node.HUB, daemon, node.RANKS]
-    each = [*TOOL, "inside", "--node", "--hub", node.HUB, "--number", node.NUMBER, "--key", "%s/key" % path, "--"]
+    each = [*TOOL, "inside", "--node", "--hub", node.HUB, "--number", node.NUMBER, "--key", f"{path}/key", "--"]
     agent = path.parent / "agent"
-    agent.write_text('#!/bin/bash\nexec %s bash -c "$2"\n' % " ".join(starter))
+    agent.write_text('#!/bin/bash\nexec {} bash -c "$2"\n'.format(" ".join(starter)))
     agent.chmod(0o700)
     machines = path.parent / "machines"
     machines.write_text("".join("n%d slots=2\n" % number for number in range(nodes)))
@@ -58,7 +55,7 @@ def path(tmp_path, monkeypatch):
     made = tmp_path / "inside"
     made.mkdir(mode=0o700)
     quoted = " ".join(map(shlex.quote, TOOL))
-    text = '#!/bin/sh\nexec %s inside --ask --key %s/key --hub "$%s" -- "$@"\n' % (quoted, made, folder.HUB)
+    text = f'#!/bin/sh\nexec {quoted} inside --ask --key {made}/key --hub "${folder.HUB}" -- "$@"\n'
     (made / "start.own").write_text(text)
     (made / "start.own").chmod(0o700)
     return made
@@ -79,7 +76,7 @@ def ended(process, timeout=50):
 
 def own_start(text, path):
     """Use the start program of this test in a daemon's or launcher's words."""
-    return text.replace("$START", "%s/start.own" % path)
+    return text.replace("$START", f"{path}/start.own")
 
 
 @pytest.mark.thorough
@@ -113,7 +110,7 @@ def test_a_daemons_shell_lives_on_when_sigterm_comes(tmp_path, more):
     program.write_text(
         "import signal; signal.signal(signal.SIGTERM, lambda *_: None); print('up', flush=True); input()"
     )
-    text = '"%s" "%s"%s' % (sys.executable, program, more)
+    text = f'"{sys.executable}" "{program}"{more}'
     words = node.daemon(node.split(["env", node.LAUNCHER, node.RANKS]), text, "cn1:5")
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     try:
@@ -148,14 +145,14 @@ def test_a_shell_becomes_the_daemon_if_that_is_one_command(text, one):
 def test_nothing_is_left_of_a_job_whose_hub_is_killed(path, monkeypatch, tmp_path):
     monkeypatch.setattr(sys.modules[__name__], "LAUNCHER", own_start(LAUNCHER, path))
     mark = "%d.25" % (10**6 + os.getpid())
-    process = job(path, "trap '' TERM; (setsid sleep %s &) ; echo up; sleep %s" % (mark, mark))
+    process = job(path, f"trap '' TERM; (setsid sleep {mark} &) ; echo up; sleep {mark}")
     assert [process.stdout.readline() for _ in range(2)] == [b"up\n"] * 2
     process.kill()
     process.wait()
     process.stdout.close()
     process.stderr.close()
     until = time.monotonic() + 20
-    while subprocess.run(["pgrep", "-f", "sleep %s" % mark], stdout=subprocess.DEVNULL, check=False).returncode == 0:
+    while subprocess.run(["pgrep", "-f", f"sleep {mark}"], stdout=subprocess.DEVNULL, check=False).returncode == 0:
         assert time.monotonic() < until, "processes are left"
         time.sleep(0.05)
 
@@ -284,7 +281,7 @@ def waiting(path, starter):
             with contextlib.suppress(OSError):
                 held = {os.readlink(str(each)) for each in Path("/proc/%d/fd" % process.pid).iterdir()}
                 lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-                inodes = {each[1] for each in lines if each[3] == "0A" and "socket:[%s]" % each[9] in held}
+                inodes = {each[1] for each in lines if each[3] == "0A" and f"socket:[{each[9]}]" in held}
         port = int(inodes.pop().rpartition(":")[2], 16)
         with socket.create_connection(("127.0.0.1", port)) as first:
             assert first.recv(1) == b"d"  # it is at work
@@ -318,7 +315,7 @@ def test_many_strangers_do_not_keep_a_node_out(path):
 def test_the_hub_may_have_all_files_that_the_system_allows_and_what_it_starts_has_not(path, tmp_path):
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     show = tmp_path / "limit"
-    with waiting(path, ["bash -c 'ulimit -S -n >%s; sleep 60' #" % show]) as (process, _):
+    with waiting(path, [f"bash -c 'ulimit -S -n >{show}; sleep 60' #"]) as (process, _):
         assert resource.prlimit(process.pid, resource.RLIMIT_NOFILE) == (most, most)
         until = time.monotonic() + 20
         while not (show.exists() and show.read_text()):
@@ -363,7 +360,7 @@ def test_a_message_that_is_nested_too_deep_is_none_and_the_kernel_asks_after_the
         for end in (ends[1], ends[0], ends[1]):
             end.receive()
         body = "[" * 100000
-        ends[1]._write("%s %s" % (ends[1]._seal("client", 0, body), body))
+        ends[1]._write("{} {}".format(ends[1]._seal("client", 0, body), body))
         with pytest.raises(channel.ChannelError, match="not a message"):
             drain(ends[0])
         for end in ends:

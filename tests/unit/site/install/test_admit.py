@@ -50,9 +50,7 @@ def nothing_installed(store):
 def test_an_unsigned_bundle_says_its_digest(tmp_path, store):
     outcome = installing.install(write(tmp_path, bundles.build()), store)
     (warning,) = outcome.warnings
-    assert warning.startswith(
-        "not signed: compare %s with the digest that `pack` printed" % outcome.image.receipt.digest
-    )
+    assert warning.startswith(f"not signed: compare {outcome.image.receipt.digest} with the digest that `pack` printed")
 
 
 def test_a_key_that_nobody_knows_is_said(tmp_path, store):
@@ -66,9 +64,9 @@ def test_the_own_key_is_no_warning(tmp_path, store, monkeypatch, capsys, name):
     """On the laptop it is beside the private key; at the site the user may log in with it."""
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / ".ssh").mkdir()
-    (tmp_path / ".ssh" / name).write_text("ssh-ed25519 AAAA other\n%s me@laptop\n" % KEY.key.line)
+    (tmp_path / ".ssh" / name).write_text(f"ssh-ed25519 AAAA other\n{KEY.key.line} me@laptop\n")
     path = write(tmp_path, signed(bundles.build(), KEY))
-    said = "signed by %s, one of your own keys (~/.ssh)\n" % KEY.key.fingerprint
+    said = f"signed by {KEY.key.fingerprint}, one of your own keys (~/.ssh)\n"
     for words in (["verify", path], ["install", path, "--root", store.root]):
         code, _, err = run(capsys, *words)
         assert code == 0
@@ -79,7 +77,7 @@ def test_the_own_key_is_no_warning(tmp_path, store, monkeypatch, capsys, name):
 def test_trust_on_first_use(tmp_path, store, signers):
     outcome = installing.install(write(tmp_path, signed(bundles.build(), KEY)), store, signers_file=signers)
     assert outcome.warnings == (
-        "from now on %s requires one of these signers for every bundle" % os.path.join(store.root, "policy.json"),
+        "from now on {} requires one of these signers for every bundle".format(os.path.join(store.root, "policy.json")),
     )
     for data in (bundles.build(version="2"), signed(bundles.build(version="2"), OTHER)):
         with pytest.raises(Refused, match=r"b\.tar: .*policy\.json"):
@@ -148,7 +146,7 @@ def test_another_bundle_of_the_same_name_is_said(tmp_path, store):
     before = installing.install(write(tmp_path, bundles.build()), store).image.receipt.digest
     outcome = installing.install(write(tmp_path, bundles.build(extra=[("deployer/app/x", b"x")])), store)
     shown = before.partition(":")[2][:12]
-    assert "another bundle is installed as tiny:1.0 (%s); from now on" % shown in outcome.warnings[1]
+    assert f"another bundle is installed as tiny:1.0 ({shown}); from now on" in outcome.warnings[1]
 
 
 def test_a_policy_judges_before_anything_is_parsed(tmp_path, store, signers, monkeypatch):
@@ -174,10 +172,10 @@ def test_the_command_line(tmp_path, store, signers, capsys):
     assert "digest sha256:" in out
     assert "by phone or on paper" in err
     code, out, err = run(capsys, "verify", good, "--signers", signers)
-    assert (code, err) == (0, "next: python3 deployer.pyz install %s\n" % good)
-    assert "signed by stager@lab (%s)" % KEY.key.fingerprint in out
+    assert (code, err) == (0, f"next: python3 deployer.pyz install {good}\n")
+    assert f"signed by stager@lab ({KEY.key.fingerprint})" in out
     code, out, err = run(capsys, "verify", good, "--signers", signers, "--json")
-    assert json.loads(out)["signers"] == ["stager@lab (%s)" % KEY.key.fingerprint]
+    assert json.loads(out)["signers"] == [f"stager@lab ({KEY.key.fingerprint})"]
     assert run(capsys, "verify", plain, "--signers", signers)[0] == Refused.exit_code
     broken = signed(bundles.build(), KEY).replace(b'"name":"tiny"', b'"name":"tina"')
     assert run(capsys, "verify", write(tmp_path, broken, "broken.tar"))[0] == IntegrityError.exit_code

@@ -230,7 +230,7 @@ def test_a_policy_refuses_before_the_rest_arrives(store):
         stream.write('{"schema": "deployer.policy", "format": 1, "min_reader": 1, "require_signature": true, ')
         stream.write('"allowed_signers": "signers"}')
     with open(os.path.join(store.root, "signers"), "w") as stream:
-        stream.write('me namespaces="deployer-bundle" %s\n' % TestKey(seed=1).key.line)
+        stream.write(f'me namespaces="deployer-bundle" {TestKey(seed=1).key.line}\n')
     digest, items = shipment(bundles.build(extra=MORE))
     ours, theirs = os.pipe()
     with os.fdopen(ours, "rb") as stream, os.fdopen(theirs, "wb", buffering=0) as laptop:

@@ -20,8 +20,8 @@ def folder(tmp_path):
 def calls(tmp_path, monkeypatch):
     """Put a ch-run into PATH that notes its words, one a line, and fails as the real one would; return its notes."""
     notes = tmp_path / "calls"
-    running.program(tmp_path, "ch-run", '[ "$1" = --version ] || printf "%%s\\n" "$@" end >>%s\nexit 57\n' % notes)
-    monkeypatch.setenv("PATH", "%s:/usr/bin:/bin" % tmp_path)
+    running.program(tmp_path, "ch-run", f'[ "$1" = --version ] || printf "%s\\n" "$@" end >>{notes}\nexit 57\n')
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.setattr(runtime_check.machine, "namespaces_denied", lambda: None)
     return lambda: notes.read_text().split("\nend\n")[:-1] if notes.exists() else []
 
@@ -36,8 +36,8 @@ def test_each_overlay_is_compiled_by_the_images_own_python(folder, calls):
     command = ["/usr/bin/python3", "-I", "-S", "-m", "compileall", "-q", "-j", "3"]
     command += ["--invalidation-mode", "unchecked-hash", "/deployer/wheels/lib"]
     assert wheels[wheels.index("--") - 1 :] == [os.path.join(folder, "rootfs"), "--", *command]
-    assert "--bind=%s/wheels:/deployer/wheels" % folder in wheels
-    assert "--bind=%s/variants/openmpi:/deployer/variant" % folder in variant
+    assert f"--bind={folder}/wheels:/deployer/wheels" in wheels
+    assert f"--bind={folder}/variants/openmpi:/deployer/variant" in variant
     assert variant[-1] == "/deployer/variant/lib"
 
 
@@ -51,7 +51,7 @@ def test_what_the_bundle_brought_compiles_where_the_site_has_nothing(folder, cal
         running.program(tmp_path, "ch-run", "exit 1\n")
     compiled(folder, running.IMAGE, 3)
     wheels, _ = (call.splitlines() for call in calls())
-    assert "--bind=%s/wheels:/deployer/wheels" % folder in wheels
+    assert f"--bind={folder}/wheels:/deployer/wheels" in wheels
     assert wheels[-1] == "/deployer/wheels/lib"
 
 

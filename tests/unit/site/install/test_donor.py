@@ -86,7 +86,7 @@ def compared(tmp_path, monkeypatch):
     def noted(self, unit, found):
         same = real(self, unit, found)
         with notes.open("a") as stream:
-            stream.write("%s %s\n" % (found[0].path.decode(), same))
+            stream.write(f"{found[0].path.decode()} {same}\n")
         return same
 
     monkeypatch.setattr(donor._Linking, "_is_same", noted)
@@ -145,7 +145,7 @@ def test_other_content_of_the_same_size_and_time_is_not_linked(tmp_path, store, 
     image = second(tmp_path, store)
     assert described(image.rootfs) == fresh
     assert not os.path.samefile(path, image.rootfs + "/d/" + name)
-    assert compared() == ["d/%s False" % name]
+    assert compared() == [f"d/{name} False"]
 
 
 def replaced(tmp_path, store, put):

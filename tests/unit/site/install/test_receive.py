@@ -654,7 +654,7 @@ def test_progress_for_a_laptop_comes_in_lines(monkeypatch, capsys):
 
 
 def test_a_laptop_that_is_gone_does_not_end_an_install(monkeypatch):
-    class Gone(object):
+    class Gone:
         def write(self, text):
             raise BrokenPipeError
 

@@ -27,7 +27,7 @@ def store(tmp_path):
 def bin_folder(tmp_path, monkeypatch):
     folder = tmp_path / "bin"
     folder.mkdir()
-    monkeypatch.setenv("PATH", "%s:%s" % (folder, os.environ["PATH"]))
+    monkeypatch.setenv("PATH", "{}:{}".format(folder, os.environ["PATH"]))
     return folder
 
 
@@ -57,7 +57,7 @@ def submit(store, image, job="j1", number="77"):
 
 
 def squeue(folder, word):
-    running.program(folder, "squeue", "echo '77|%s|0:01|node1|None'\n" % word)
+    running.program(folder, "squeue", f"echo '77|{word}|0:01|node1|None'\n")
 
 
 def call(store, *words):
@@ -176,15 +176,15 @@ def test_gc_in_a_shared_root_folder_leaves_what_only_another_user_can_remove(cap
             os.utime(ours, (1, 1))
             assert call(store, "gc") == EXIT_DONE
         assert sorted(capsys.readouterr().out.splitlines()) == [
-            "removed %s: only its name: the files are another user's, whose `gc` removes them" % theirs,
-            "removed %s: left by an install, a removal or a run that was killed" % ours,
+            f"removed {theirs}: only its name: the files are another user's, whose `gc` removes them",
+            f"removed {ours}: left by an install, a removal or a run that was killed",
         ]
         (left,) = os.listdir(store.layers)
         os.rename(os.path.join(store.layers, left), theirs)
         os.chmod(store.layers, 0o1777)
         with somebody_else():
             assert call(store, "gc") == EXIT_DONE
-        assert capsys.readouterr().out == "kept %s: another user's files, which their `gc` removes\n" % theirs
+        assert capsys.readouterr().out == f"kept {theirs}: another user's files, which their `gc` removes\n"
         assert os.listdir(store.layers) == [os.path.basename(theirs)]
 
 
@@ -200,7 +200,7 @@ def test_gc_takes_the_rest_of_an_image_without_a_receipt(tmp_path, store, bin_fo
     submit(store, image)
     squeue(bin_folder, "RUNNING")
     (spared,) = gc.find(store, 2)
-    assert (spared.path, spared.spared) == (image.folder, "job j1 uses %s" % image.folder)
+    assert (spared.path, spared.spared) == (image.folder, f"job j1 uses {image.folder}")
     squeue(bin_folder, "COMPLETED")
     gc.collect(gc.find(store, 2))
     assert os.listdir(store.images) == ["mine"]

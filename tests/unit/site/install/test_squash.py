@@ -181,7 +181,7 @@ def test_the_commands_say_which_mksquashfs_it_was(folder, capsys):
     said = json.loads(capsys.readouterr().out)
     assert (said["known"], said["squashfs"]["mksquashfs"]["whose"]) == (True, "kit")
     assert site_cli.main(["squash", "tiny", *where]) == 0
-    assert capsys.readouterr().out == "its SquashFS file exists already: %s\n" % squash.path(image.folder)
+    assert capsys.readouterr().out == f"its SquashFS file exists already: {squash.path(image.folder)}\n"
     os.unlink(squash.path(image.folder))
     assert site_cli.main(["squash", "tiny:1.0", *where]) == 0
     assert "with the kit's mksquashfs 4.6: " in capsys.readouterr().out
@@ -244,9 +244,9 @@ def squash_on(folder):
         shutil.copytree(images, copy, symlinks=True)
         code = "import sys; from deployer.cli.site.main import main; sys.exit(main())"
         return run(
-            "mount -t tmpfs -o %s tmpfs %s && cp -a %s/. %s || exit 99; " % (options, images, copy, images)
-            + "PATH=%s PYTHONPATH=%s %s -c '%s' " % (folder / "bin", ROOT, sys.executable, code)
-            + "squash tiny --root %s; code=$?; find %s; exit $code" % (store, images)
+            f"mount -t tmpfs -o {options} tmpfs {images} && cp -a {copy}/. {images} || exit 99; "
+            + "PATH={} PYTHONPATH={} {} -c '{}' ".format(folder / "bin", ROOT, sys.executable, code)
+            + f"squash tiny --root {store}; code=$?; find {images}; exit $code"
         )
 
     return squash_on
@@ -266,7 +266,7 @@ def test_a_kit_s_tool_on_a_file_system_that_is_mounted_noexec(folder, squash_on)
 def test_a_disk_that_gets_full_meanwhile(folder, squash_on):
     """The room is enough for what is foreseen, the layer compressed: the real mksquashfs compresses nothing here."""
     path = folder / "bin" / "mksquashfs"
-    path.write_text('#!/bin/sh\nexec %s "$@" -noI -noD -noF\n' % _REAL)
+    path.write_text(f'#!/bin/sh\nexec {_REAL} "$@" -noI -noD -noF\n')
     path.chmod(0o755)
     installed(folder)
     done = squash_on("size=800k")

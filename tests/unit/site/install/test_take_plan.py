@@ -37,7 +37,7 @@ def store(tmp_path, monkeypatch):
 
 
 def demand(tmp_path, key=KEY, **fields):
-    (tmp_path / "signers").write_text('me namespaces="deployer-bundle" %s\n' % key.key.line)
+    (tmp_path / "signers").write_text(f'me namespaces="deployer-bundle" {key.key.line}\n')
     record = dict({"schema": "deployer.policy", "format": 1, "min_reader": 1, "require_signature": True}, **fields)
     (tmp_path / "policy.json").write_text(json.dumps(dict(record, allowed_signers="signers")))
 
@@ -70,7 +70,7 @@ def test_the_policy_for_bundles_decides_who_may_send_a_plan(store, tmp_path):
         take_plan.take(message + sshsig.armored(KEY.sign(message, sshsig.PROFILE_NAMESPACE)).encode(), "it", store)
     assert not files.lexists(image.newer_plan("lab"))
     taken = take_plan.take(update(key=KEY), "it", store)
-    assert (taken.signers, taken.warnings) == (["me (%s)" % KEY.key.fingerprint], ())
+    assert (taken.signers, taken.warnings) == ([f"me ({KEY.key.fingerprint})"], ())
     assert image.plan("lab") == NEW
 
 
@@ -91,7 +91,7 @@ def test_an_older_plan_is_a_warning_or_refused(store, tmp_path):
     old = "the plan for lab is older than the one that is in use"
     assert old in take_plan.take(update(made=999), "it", store).warnings
     demand(tmp_path, refuse_rollback=True)
-    with pytest.raises(Refused, match="%s, and .*policy.json forbids downgrades" % old):
+    with pytest.raises(Refused, match=f"{old}, and .*policy.json forbids downgrades"):
         take_plan.take(update(made=998, key=KEY), "it", store)
     assert store.installed()[0].update("lab").made == 999
 
@@ -107,12 +107,12 @@ def test_a_damaged_plan_is_replaced_unless_a_policy_forbids_downgrades(store, tm
     demand(tmp_path, refuse_rollback=True)
     with pytest.raises(Refused, match=r"is damaged, and .*policy.json forbids downgrades") as caught:
         take_plan.take(update(key=KEY), "it", store)
-    assert caught.value.hint == "remove %s, then send the plan again" % image.newer_plan("lab")
+    assert caught.value.hint == "remove {}, then send the plan again".format(image.newer_plan("lab"))
 
 
 def test_the_command_reads_a_file_that_was_carried(store, tmp_path, capsys):
     (tmp_path / "new.plan").write_bytes(update(key=KEY))
-    (tmp_path / "signers").write_text("me %s\n" % OTHER.key.line)
+    (tmp_path / "signers").write_text(f"me {OTHER.key.line}\n")
     words = ["take-plan", str(tmp_path / "new.plan"), "--root", store.root]
     assert main.main([*words, "--signers", str(tmp_path / "signers")]) == Refused.exit_code
     assert main.main(words) == 0

@@ -32,7 +32,7 @@ def store(tmp_path):
 
 def install(tmp_path, store, *members):
     """Install a bundle with wheels, (folder, name, bytes) each, and return its image."""
-    extra = [("deployer/%s/%s" % (folder, name), data) for folder, name, data in members]
+    extra = [(f"deployer/{folder}/{name}", data) for folder, name, data in members]
     path = tmp_path / "b.tar"
     path.write_bytes(bundles.build(extra=extra))
     return installing.install(str(path), store, jobs=2).image
@@ -86,7 +86,7 @@ def test_the_scripts_run_and_record_is_the_installed_one(tmp_path, store):
 def test_variants_stand_apart(tmp_path, store):
     name = file_name("horovod", "0.28.1")
     members = [
-        ("variants/%s" % abi, name, wheel({"horovod/abi.py": abi.encode()}, "horovod", "0.28.1"))
+        (f"variants/{abi}", name, wheel({"horovod/abi.py": abi.encode()}, "horovod", "0.28.1"))
         for abi in ("mpich-abi", "openmpi")
     ]
     image = install(tmp_path, store, *members)

@@ -31,10 +31,10 @@ def kind(request, tmp_path, monkeypatch):
     state.mkdir()
     source = (FAKES / (request.param + ".py")).read_text().split("\n", 1)[1]
     for name in COMMANDS[request.param]:
-        text = "#!%s -IS\nimport os\nos.environ['FAKE_BATCH'] = %r\n%s" % (sys.executable, str(state), source)
+        text = f"#!{sys.executable} -IS\nimport os\nos.environ['FAKE_BATCH'] = {str(state)!r}\n{source}"
         (programs / name).write_text(text)
         (programs / name).chmod(stat.S_IRWXU)
-    monkeypatch.setenv("PATH", "%s:%s" % (programs, os.environ["PATH"]))
+    monkeypatch.setenv("PATH", "{}:{}".format(programs, os.environ["PATH"]))
     return request.param
 
 
@@ -71,7 +71,7 @@ def script(kind, folder, **values):
     lines = scheduler.directives(asked._replace(**values))
     path = folder / "job.sh"
     path.write_text(
-        "#!/bin/bash -l\n# Job\n%s\ntrue\n" % "\n".join("%s %s" % (scheduler.prefix, line) for line in lines)
+        "#!/bin/bash -l\n# Job\n{}\ntrue\n".format("\n".join(f"{scheduler.prefix} {line}" for line in lines))
     )
     return str(path)
 
@@ -164,5 +164,5 @@ def test_states_of_nodes_that_are_combined():
     """pbsnodes writes several states with commas; a node that is down for any reason cannot be used."""
     out = "queue_type = Execution\nenabled = True\nstarted = True\n"
     for state in ("free", "job-busy,resv-exclusive", "state-unknown, down", "offline,job-busy"):
-        out += "cn1\n     state = %s\n" % state
+        out += f"cn1\n     state = {state}\n"
     assert SCHEDULERS["pbs"].parse_queue(0, out, "").usable == 2

@@ -57,20 +57,20 @@ class Site:
         self.capsys = capsys
         self.programs = folder / "bin"
         self.programs.mkdir()
-        monkeypatch.setenv("PATH", "%s:/usr/bin:/bin" % self.programs)
+        monkeypatch.setenv("PATH", f"{self.programs}:/usr/bin:/bin")
         self.store = made.store(folder / "root")
         os.makedirs(os.path.join(self.store.images, "aaaa", "wheels", "lib", "horovod"))
         self.folder = folder
         root = os.stat(os.path.join(self.store.images, "aaaa", "rootfs"))
         made.program(self.programs, "ch-run", "echo root %d %d" % (root.st_dev, root.st_ino))
-        made.program(self.programs, "scancel", 'echo "$@" >> %s/cancelled' % folder)
+        made.program(self.programs, "scancel", f'echo "$@" >> {folder}/cancelled')
         self.say("sinfo", SINFO)
         self.say("squeue", "7|COMPLETED|0:01|cn1|None")
         self.result(GOOD)
         monkeypatch.setattr(here.machine, "user_namespaces", lambda tools: True)
 
     def say(self, program, text):
-        made.program(self.programs, program, "cat <<'EOF'\n%s\nEOF\n" % text)
+        made.program(self.programs, program, f"cat <<'EOF'\n{text}\nEOF\n")
 
     def result(self, record, log=""):
         (self.folder / "record").write_text(json.dumps(record))
@@ -118,7 +118,7 @@ def broken(found, rung, code, *words):
     assert list(steps) == names[: names.index(rung) + 1]
     assert got == code
     first, second, third = err.splitlines()
-    assert first.startswith("deployer: error: %s: " % rung)
+    assert first.startswith(f"deployer: error: {rung}: ")
     assert second.startswith("hint: ")
     assert third.startswith("more: python3 deployer.pyz explain ")
     for word in words:
@@ -178,7 +178,7 @@ def test_a_container_that_does_not_start(healthy):
 
 def test_a_scheduler_that_is_silent_a_partition_that_is_down(healthy):
     error = "slurm_load_partitions: Unable to contact slurm controller (connect failure)"
-    made.program(healthy.programs, "sinfo", "echo '%s' >&2; exit 1" % error)
+    made.program(healthy.programs, "sinfo", f"echo '{error}' >&2; exit 1")
     broken(healthy.doctor(), "scheduler", 5, "Unable to contact")
     healthy.say("sinfo", "batch*|down|2|idle")
     broken(healthy.doctor(), "scheduler", 3, "takes no jobs")
@@ -253,7 +253,7 @@ def test_a_dry_run_submits_nothing(healthy):
     made.program(healthy.programs, "sbatch", "exit 9")
     code, steps, out, _ = healthy.doctor("--dry-run")
     assert (code, steps["scheduler"], steps["one node"], steps["fabric"]) == (0, "ok", "skipped", "skipped")
-    assert "sbatch %s/" % healthy.store.jobs in out
+    assert f"sbatch {healthy.store.jobs}/" in out
 
 
 def test_the_record(healthy):
@@ -362,7 +362,7 @@ def test_a_report_can_be_read(healthy):
     path = healthy.folder / "problem.txt"
     code, steps, out, err = healthy.doctor("--report", str(path))
     assert (code, steps["fabric"]) == (3, "broken")
-    assert "wrote %s; nothing was sent: read it before" % path in err
+    assert f"wrote {path}; nothing was sent: read it before" in err
     head, _, record = path.read_text().partition("\n{")
     assert all(line.startswith("#") for line in head.splitlines())
     for line in (
@@ -375,7 +375,7 @@ def test_a_report_can_be_read(healthy):
     found = json.loads("{" + record)
     assert found["schema"] == "deployer.problem-report"
     same = "Intel MPI 2021.15 (same file as the host's)"
-    used = "2 of 2 ranks used the site's %s; network: tcp (libfabric); nodes: 2" % same
+    used = f"2 of 2 ranks used the site's {same}; network: tcp (libfabric); nodes: 2"
     assert found["proofs"] == [used, used]
     code, _, out, err = healthy.doctor("--report", str(path))
     assert (code, out) == (2, "")

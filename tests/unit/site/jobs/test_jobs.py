@@ -29,7 +29,7 @@ SCONTROL = (
 def store(tmp_path, monkeypatch):
     folder = tmp_path / "bin"
     folder.mkdir()
-    monkeypatch.setenv("PATH", "%s:/usr/bin:/bin" % folder)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
     monkeypatch.delenv("DEPLOYER_ANSWERS", raising=False)
     running.program(folder, "scontrol", "exit 0")
     return Store(str(tmp_path / "root"))
@@ -62,8 +62,8 @@ def job(store, name, number=None, days=0, exit_code=None, made=()):
 
 def squeue(store, *states):
     """Put a squeue that knows these jobs."""
-    lines = "".join("%s|%s|0:01|cn1|None\\n" % pair for pair in states)
-    running.program(os.path.join(os.path.dirname(store.root), "bin"), "squeue", 'printf "%s"' % lines)
+    lines = "".join("{}|{}|0:01|cn1|None\\n".format(*pair) for pair in states)
+    running.program(os.path.join(os.path.dirname(store.root), "bin"), "squeue", f'printf "{lines}"')
 
 
 # --- images by their digest
@@ -187,7 +187,7 @@ def test_no_jobs(store, capsys):
 
 
 def test_cancel_without_a_name(store, tmp_path, capsys, monkeypatch):
-    running.program(tmp_path / "bin", "scancel", 'echo "$1" >>%s/cancelled' % tmp_path)
+    running.program(tmp_path / "bin", "scancel", f'echo "$1" >>{tmp_path}/cancelled')
     for number in ("11", "12", "13"):
         job(store, "j" + number, number, days=20 - int(number))
     squeue(store, ("11", "RUNNING"), ("12", "PENDING"), ("13", "COMPLETED"))
@@ -273,10 +273,10 @@ def test_gc_removes_no_result_without_asking(store, folders, capsys):
     assert [line.replace("removed", "would remove") for line in capsys.readouterr().out.splitlines()] == said
     assert sorted(said) == sorted(
         [
-            "would remove %s: unchanged for 90 days" % folders["dry"],
-            "kept %s: contains an unknown end; --yes removes it" % folders["lost"],
-            "kept %s: the job is active: RUNNING" % folders["running"],
-            "kept %s: contains model.h5, result.json; --yes removes it" % folders["trained"],
+            "would remove {}: unchanged for 90 days".format(folders["dry"]),
+            "kept {}: contains an unknown end; --yes removes it".format(folders["lost"]),
+            "kept {}: the job is active: RUNNING".format(folders["running"]),
+            "kept {}: contains model.h5, result.json; --yes removes it".format(folders["trained"]),
         ]
     )
     assert left(store) == ["lost", "running", "trained", "young"]
@@ -297,10 +297,10 @@ def test_gc_removes_results_with_the_users_word(store, folders, capsys, monkeypa
 
 
 def test_gc_spares_a_script_that_waits_though_it_was_submitted_by_hand(store, folders, tmp_path, capsys):
-    line = "JobId=20 JobState=PENDING StdIn=/dev/null StdOut=%s/output.log Power= " % folders["dry"]
-    running.program(tmp_path / "bin", "scontrol", "echo '%s'" % line)
+    line = "JobId=20 JobState=PENDING StdIn=/dev/null StdOut={}/output.log Power= ".format(folders["dry"])
+    running.program(tmp_path / "bin", "scontrol", f"echo '{line}'")
     assert call(store, "gc", "--jobs", "--yes") == EXIT_DONE
-    assert "kept %s: its script was submitted by hand" % folders["dry"] in capsys.readouterr().out
+    assert "kept {}: its script was submitted by hand".format(folders["dry"]) in capsys.readouterr().out
     assert left(store) == ["dry", "running", "young"]
 
 
@@ -328,7 +328,7 @@ def test_gc_wants_options_that_go_together(store, words):
 
 @pytest.mark.parametrize("words", [("--jobs",), ()])
 def test_what_a_killed_removal_left_is_no_job(store, folders, words):
-    os.rename(folders["dry"], os.path.join(store.jobs, ".removing-%s-1-1-ab" % os.uname().nodename))
+    os.rename(folders["dry"], os.path.join(store.jobs, f".removing-{os.uname().nodename}-1-1-ab"))
     assert call(store, "gc", *words) == EXIT_DONE
     assert left(store) == ["lost", "running", "trained", "young"]
     assert result.launch(folders["lost"]).job == "lost"
@@ -337,7 +337,7 @@ def test_what_a_killed_removal_left_is_no_job(store, folders, words):
 def test_what_login_files_print_is_not_the_batch_systems_answer(tmp_path, monkeypatch):
     """Over ssh, perhaps only a login shell has the batch system's commands in its PATH."""
     running.program(tmp_path, "qlogin", 'echo "12 $1"\nexit 3')
-    (tmp_path / ".bash_profile").write_text("echo 'Welcome to the cluster'\nPATH=%s:$PATH\n" % tmp_path)
+    (tmp_path / ".bash_profile").write_text(f"echo 'Welcome to the cluster'\nPATH={tmp_path}:$PATH\n")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert jobs.ask(["qlogin", "a  b"])[:2] == (3, "12 a  b\n")
     assert jobs.ask(["sh", "-c", 'exec qlogin "$@"', "sh", "a  b"])[:2] == (3, "12 a  b\n")
@@ -360,16 +360,16 @@ def test_a_submission_is_never_repeated(tmp_path, monkeypatch, place, kind):
     if kind == "slurm":
         argv[0] = "sbatch-of-the-site"  # this machine may have an sbatch
     program = scheduler.submits or argv[0]
-    with pytest.raises(MissingTool, match="cannot start %s" % program) as error:
+    with pytest.raises(MissingTool, match=f"cannot start {program}") as error:
         jobs.submit(scheduler, argv, str(tmp_path / "job.sh"))
     assert "login node" in error.value.hint
     folder = tmp_path / "wrappers"
     folder.mkdir()
-    running.program(folder, program, "echo submitted >>%s/submitted; exec no-such-program" % tmp_path)
+    running.program(folder, program, f"echo submitted >>{tmp_path}/submitted; exec no-such-program")
     if place == "path":
-        monkeypatch.setenv("PATH", "%s:%s" % (folder, os.environ["PATH"]))
+        monkeypatch.setenv("PATH", "{}:{}".format(folder, os.environ["PATH"]))
     else:
-        (tmp_path / ".bash_profile").write_text("echo Welcome\nPATH=%s:$PATH\n" % folder)
+        (tmp_path / ".bash_profile").write_text(f"echo Welcome\nPATH={folder}:$PATH\n")
         monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(Refused, match=r"did not take the job: .*no-such-program"):
         jobs.submit(scheduler, argv, str(tmp_path / "job.sh"))

@@ -53,7 +53,7 @@ def test_a_job_outlives_the_command_that_started_it(script, tmp_path):
     assert os.getsid(int(job_id.split(".")[0])) == int(job_id.split(".")[0])
     (tmp_path / "go").write_text("")
     ended(job_id)
-    assert said(path) == "started\n%s\ndone\n" % tmp_path
+    assert said(path) == f"started\n{tmp_path}\ndone\n"
 
 
 @pytest.mark.thorough
@@ -73,10 +73,10 @@ def test_an_end_is_asked_for_at_the_time_limit_and_by_cancel(script):
 def test_another_process_with_its_number_or_another_hosts_is_not_the_job(script):
     pid, start, host = started(script("sleep 60")).split(".", 2)
     try:
-        assert jobs.state("%s.%s.%s" % (pid, start, host)) is not None
+        assert jobs.state(f"{pid}.{start}.{host}") is not None
         assert jobs.state("%s.%d.%s" % (pid, int(start) + 1, host)) is None
-        assert jobs.state("%s.%s.elsewhere" % (pid, start)) is None
-        local.parse_cancel(*jobs.ask(local.cancel("%s.%s.elsewhere" % (pid, start))))
+        assert jobs.state(f"{pid}.{start}.elsewhere") is None
+        local.parse_cancel(*jobs.ask(local.cancel(f"{pid}.{start}.elsewhere")))
         os.kill(int(pid), 0)  # it lives
     finally:
         os.kill(int(pid), signal.SIGTERM)
@@ -113,7 +113,7 @@ def test_run_and_status_of_a_whole_job(tmp_path, monkeypatch):
     """With a launcher and a runtime that only start what they are given; the store's tool is no program."""
     programs = tmp_path / "bin"
     programs.mkdir()
-    monkeypatch.setenv("PATH", "%s:/usr/bin:/bin" % programs)
+    monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
     for name in ("ch-run", "mpiexec.hydra", "python3"):
         made.program(programs, name, "exit 0")
     option = made.START_OPTION._replace(launcher="mpiexec.hydra", pmi="", program=str(programs / "mpiexec.hydra"))

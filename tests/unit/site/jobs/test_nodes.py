@@ -43,7 +43,7 @@ def failed(tmp_path, monkeypatch, capsys):
     programs = tmp_path / "bin"
     programs.mkdir()
     running.program(programs, "squeue", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
-    monkeypatch.setenv("PATH", "%s:%s" % (programs, os.environ["PATH"]))
+    monkeypatch.setenv("PATH", "{}:{}".format(programs, os.environ["PATH"]))
     monkeypatch.setattr(jobs, "_LAG", 0)
     assert main(["result", folder, "--step", "hosts", "--started", "1"]) == 3
     return folder, capsys.readouterr().err

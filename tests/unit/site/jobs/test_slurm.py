@@ -39,7 +39,7 @@ def test_argv():
     ],
 )
 def test_slurm_s_words_for_what_it_refuses_have_a_code_and_a_remedy(said, code):
-    with pytest.raises(Refused, match=r"%s \(queue.%s\)$" % (re.escape(said.splitlines()[-1]), code)) as error:
+    with pytest.raises(Refused, match=rf"{re.escape(said.splitlines()[-1])} \(queue.{code}\)$") as error:
         slurm.parse_submit(1, "", "sbatch: error: " + said)
     assert "site's profile" not in error.value.hint or code == "feature"
     with pytest.raises(TransferError):
@@ -97,7 +97,7 @@ def test_own_jobs_are_known_by_their_scripts():
     ],
 )
 def test_own_jobs_are_asked_for_at_the_cluster_of_the_script(directives, cluster):
-    words = slurm.own("#!/bin/bash\n#SBATCH --nodes=2\n%s\nexit\n" % directives)
+    words = slurm.own(f"#!/bin/bash\n#SBATCH --nodes=2\n{directives}\nexit\n")
     head = ["squeue", "--clusters=" + cluster] if cluster else ["squeue"]
     assert words == [*head, "--states=all", "--user=%d" % os.getuid(), "--format=%i|%o"]
 

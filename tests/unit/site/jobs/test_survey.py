@@ -32,10 +32,10 @@ def request_(tmp_path, monkeypatch):
     """Return a request whose login node was captured already, and the fakes' folder first in PATH."""
     programs = tmp_path / "bin"
     programs.mkdir()
-    program(programs, "sinfo", "cat %s/queue\n" % tmp_path)
-    program(programs, "squeue", "cat %s/states\n" % tmp_path)
-    program(programs, "sbatch", 'echo "$2" >>%s/submitted; wc -l <%s/submitted\n' % (tmp_path, tmp_path))
-    program(programs, "scancel", 'echo "$1" >>%s/cancelled\n' % tmp_path)
+    program(programs, "sinfo", f"cat {tmp_path}/queue\n")
+    program(programs, "squeue", f"cat {tmp_path}/states\n")
+    program(programs, "sbatch", f'echo "$2" >>{tmp_path}/submitted; wc -l <{tmp_path}/submitted\n')
+    program(programs, "scancel", f'echo "$1" >>{tmp_path}/cancelled\n')
     monkeypatch.setenv("PATH", str(programs) + os.pathsep + os.environ["PATH"])
     monkeypatch.setattr(store, "running_archive", lambda: "/home/a b/deployer.pyz")
     monkeypatch.setattr(survey, "_LAG", 0.0)
@@ -77,7 +77,7 @@ def test_a_job_of_pbs_writes_to_its_log_itself(request_):
     (part,) = survey.parts(request_, profile)
     text = survey.script(request_, profile, part)
     assert "#PBS -l select=1:ncpus=1:mpiprocs=1:ngpus=1\n" in text
-    assert "\nexec >>%s 2>&1\n" % part.log in text
+    assert f"\nexec >>{part.log} 2>&1\n" in text
 
 
 def test_a_partition_of_several_kinds_of_nodes_gets_a_job_for_each(request_):
@@ -92,7 +92,7 @@ def test_a_partition_of_several_kinds_of_nodes_gets_a_job_for_each(request_):
     assert one == both[1]
     text = survey.script(request_, profile, one)
     for line in ("--partition=all", "--constraint=fat", "--gres=gpu:1"):
-        assert "#SBATCH %s\n" % line in text
+        assert f"#SBATCH {line}\n" in text
     assert " capture --node --partition all-fat -o " in text
 
 
@@ -122,9 +122,9 @@ def test_each_partition_gets_one_job_and_the_result_is_one_capture(request_, tmp
 
 
 def test_a_job_that_slurm_took_without_an_answer_is_not_submitted_again(request_, tmp_path):
-    lost = 'echo "$2" >>%s/submitted; echo "Socket timed out" >&2; exit 1\n' % tmp_path
+    lost = f'echo "$2" >>{tmp_path}/submitted; echo "Socket timed out" >&2; exit 1\n'
     program(tmp_path / "bin", "sbatch", lost)
-    program(tmp_path / "bin", "squeue", 'printf "7|"; tail -n 1 %s/submitted\n' % tmp_path)
+    program(tmp_path / "bin", "squeue", f'printf "7|"; tail -n 1 {tmp_path}/submitted\n')
     request = request_._replace(partitions=["batch"])
     for _ in range(2):
         (found,) = survey.step(request)

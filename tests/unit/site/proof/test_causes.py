@@ -83,7 +83,7 @@ PEER = "[rank0]: RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection close
     ],
 )
 def test_a_cause_is_found_before_what_the_launcher_adds(line, code):
-    told = causes.told("epoch 1\nTraceback (most recent call last):\n%s\n%s" % (line, SRUN))
+    told = causes.told(f"epoch 1\nTraceback (most recent call last):\n{line}\n{SRUN}")
     assert told.causes == ((code, line),)
     assert told.last == line
     found = findings.finding(code, "job", line=line)
@@ -122,8 +122,8 @@ def test_a_cause_is_found_before_what_the_launcher_adds(line, code):
         (MPI_ABORT, None),
         ("ValueError: boom\n" + "step 3 val_error 0.3\n" * 40, "ValueError: boom"),
         ("KeyError: 1\nepoch 2\nValueError: first\n\nOSError: second\n", "ValueError: first"),
-        ("KeyError: 1\n\n%s\n\nOSError: raised\n" % REPLACED, "OSError: raised"),
-        ("KeyError: 1\n\n%s\n\n%s%s" % (REPLACED, TRACEBACK, MPI_ABORT), "KeyError: 1"),
+        (f"KeyError: 1\n\n{REPLACED}\n\nOSError: raised\n", "OSError: raised"),
+        (f"KeyError: 1\n\n{REPLACED}\n\n{TRACEBACK}{MPI_ABORT}", "KeyError: 1"),
         ("deployer: error: cannot start /x: Exec format error\n" + SRUN, "cannot start /x: Exec format error"),
     ],
 )
@@ -167,7 +167,7 @@ ENDS = {
 
 @pytest.mark.parametrize(("line", "state"), ENDS.items())
 def test_why_slurm_ended_a_job(line, state):
-    assert causes.told("begun\n%s\n%s" % (line, SRUN)).ends == {state: line}
+    assert causes.told(f"begun\n{line}\n{SRUN}").ends == {state: line}
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def found(payloads, said=None):
     ],
 )
 def test_slurm_says_it(line):
-    told = causes.told("epoch 1\n%s\nsrun: error: cn1: task 0: Killed\n" % line)
+    told = causes.told(f"epoch 1\n{line}\nsrun: error: cn1: task 0: Killed\n")
     assert (told.ends["OUT_OF_MEMORY"], told.last) == (line, "epoch 1")
     verdict = result.assemble(LAUNCH, good(payloads=[], told=told), after("payload", 137))
     shown = [(item["code"], item["subject"], item["message"]) for item in verdict.record["findings"]]

@@ -414,7 +414,7 @@ def test_a_library_beside_the_mpi_that_was_replaced_is_named():
     assert codes(verdict) == [("mpi.host-drift", "cn2")] * 2
     shown = verdict.record["findings"]
     assert [each["severity"] for each in shown] == ["error", "warning"]
-    assert "its %s is missing, but the site was captured with build-id:01" % pal in shown[0]["message"]
+    assert f"its {pal} is missing, but the site was captured with build-id:01" in shown[0]["message"]
     assert evidence.read_launch(dumps(launch.record()), "launch") == launch
     assert evidence.read_host(dumps(found.hosts[1].record()), "it").changed == changed
     of_system = good(hosts=[HOSTS[0], HOSTS[1]._replace(changed={system: "build-id:0a"})])
@@ -710,7 +710,7 @@ def test_ranks_that_cannot_find_each_other_end_the_job(found, code, subject):
 @pytest.mark.parametrize(("size", "said"), [(1, "1 rank,"), (3, "3 ranks,")])
 def test_the_number_of_ranks_that_the_launcher_started_is_in_words(size, said):
     first = result.assemble(WITHOUT, met(size=size), after("probe")).record["findings"][0]
-    assert first["message"].startswith("the launcher started %s but the job requested 2" % said)
+    assert first["message"].startswith(f"the launcher started {said} but the job requested 2")
 
 
 def test_a_script_of_an_older_deployer_has_no_network_step():

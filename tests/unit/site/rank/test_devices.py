@@ -17,7 +17,7 @@ CUDA = "CUDA_VISIBLE_DEVICES"
         ("2:" + CUDA, None, 1, "2,3"),
         ("1:" + CUDA, "4,6", 1, "6"),  # the batch system's
         ("1:" + CUDA, "GPU-5a,MIG-7b", 1, "MIG-7b"),
-        ("2:%s=2,3,0,1" % CUDA, "0,1,2,3", 1, "0,1"),  # the plan's, near the rank's CPUs
+        (f"2:{CUDA}=2,3,0,1", "0,1,2,3", 1, "0,1"),  # the plan's, near the rank's CPUs
         ("1:ZE_AFFINITY_MASK", "0.0,0.1", 1, "0.1"),
     ],
 )

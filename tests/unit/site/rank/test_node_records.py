@@ -79,7 +79,7 @@ def test_a_full_disk_is_told_and_later_records_are_kept(tmp_path, monkeypatch, c
     monkeypatch.setattr(os, "write", write)
     records.try_to_add("a", "{}")
     monkeypatch.undo()
-    assert capsys.readouterr().err == "deployer: error: cannot write %s: No space left on device\n" % records.path
+    assert capsys.readouterr().err == f"deployer: error: cannot write {records.path}: No space left on device\n"
     records.try_to_add("b", "[]", last=True)
     assert result.texts(str(tmp_path)) == {"b": "[]"}
 

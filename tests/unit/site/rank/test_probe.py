@@ -55,7 +55,7 @@ def test_mpi_libraries_in_maps():
     ],
 )
 def test_names_of_mpi_libraries(name):
-    assert mapped_mpi.mpi_libraries("0-1 r-xp 0 08:01 7 /x/%s\n" % name)
+    assert mapped_mpi.mpi_libraries(f"0-1 r-xp 0 08:01 7 /x/{name}\n")
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_names_of_mpi_libraries(name):
     ],
 )
 def test_names_of_other_libraries(name):
-    assert not mapped_mpi.mpi_libraries("0-1 r-xp 0 08:01 7 /x/%s\n" % name)
+    assert not mapped_mpi.mpi_libraries(f"0-1 r-xp 0 08:01 7 /x/{name}\n")
 
 
 def test_identity_of_a_file(tmp_path):
@@ -214,8 +214,7 @@ def test_the_provider_in_the_library_s_own_words(text, provider):
 def run_rank(out, soname, code="", more="False, None", **environment):
     """Run probe.rank in a process of its own, after ``code``: it gives its output away."""
     code += (
-        "import sys; from deployer.site.rank import probe; sys.exit(probe.rank(sys.argv[1], sys.argv[2], (), %s))"
-        % more
+        f"import sys; from deployer.site.rank import probe; sys.exit(probe.rank(sys.argv[1], sys.argv[2], (), {more}))"
     )
     env = dict({"PATH": os.environ["PATH"], "PYTHONPATH": os.getcwd(), "SLURM_PROCID": "1"}, **environment)
     return subprocess.call([sys.executable, "-c", code, str(out), soname], env=env, stderr=subprocess.DEVNULL)
@@ -287,7 +286,7 @@ def test_a_probe_that_is_asked_to_end_leaves_its_output(tmp_path, stand_in):
     """As at a time limit: the launcher signals the rank and its child. The job's home goes too."""
     home = tmp_path / "home"
     home.mkdir()
-    more = "False, %r" % str(home)
+    more = f"False, {str(home)!r}"
     code = "import os, signal; os.setsid(); from deployer.site.rank import mpi; "
     code += "mpi.Library.meet = lambda self: (os.write(1, b'hangs\\n'), os.killpg(0, signal.SIGTERM)); "
     assert run_rank(tmp_path, stand_in, code=code, more=more) == -signal.SIGTERM

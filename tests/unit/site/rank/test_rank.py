@@ -224,7 +224,7 @@ def test_the_end_is_noticed_at_once(tmp_path):
 
 def test_next_to_nothing_is_imported_before_the_payload_is_on_its_way():
     """Every rank of a job waits for it; ``typing``, ``json`` and ``re`` alone take longer than the rest."""
-    code = "import sys; sys.path.insert(0, %r); import deployer.site.rank.rank; print(*sys.modules)" % os.getcwd()
+    code = f"import sys; sys.path.insert(0, {os.getcwd()!r}); import deployer.site.rank.rank; print(*sys.modules)"
     modules = set(subprocess.check_output([sys.executable, "-I", "-S", "-c", code]).decode().split())
     slow = {"typing", "json", "re", "argparse", "logging", "subprocess", "socket", "tempfile", "hashlib", "contextlib"}
     assert "deployer.system.payload" in modules
@@ -250,7 +250,7 @@ def test_after_a_request_to_end_the_home_is_removed_on_each_node(tmp_path, numbe
     home = tmp_path / "home"
     (home / "closed").mkdir(parents=True)
     (home / "closed").chmod(0o500)
-    saves = "exec 2>/dev/null; trap 'sleep 0.5; echo saved >%s/state; exit 9' TERM; echo ready; %s" % (
+    saves = "exec 2>/dev/null; trap 'sleep 0.5; echo saved >{}/state; exit 9' TERM; echo ready; {}".format(
         home,
         "while :; do sleep 0.1; done" if number else ":",
     )

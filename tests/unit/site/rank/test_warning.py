@@ -44,7 +44,7 @@ def test_a_shell_can_handle_the_signal_under_a_launcher_that_ignores_it(tmp_path
     before = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     try:
         shell = 'trap "exit %d" USR1; i=0; while [ $((i += 1)) -lt 100 ]; do sleep 0.05; done' % SAVED
-        assert run(tmp_path, "import os; os.execvp('bash', ['bash', '-c', %r])" % shell, 0) == (0, SAVED)
+        assert run(tmp_path, f"import os; os.execvp('bash', ['bash', '-c', {shell!r}])", 0) == (0, SAVED)
     finally:
         signal.signal(signal.SIGUSR1, before)
 

@@ -32,7 +32,7 @@ def sbatch(tmp_path, monkeypatch):
     program.parent.mkdir()
     program.write_text(SBATCH)
     program.chmod(0o755)
-    monkeypatch.setenv("PATH", "%s:%s" % (program.parent, os.environ["PATH"]))
+    monkeypatch.setenv("PATH", "{}:{}".format(program.parent, os.environ["PATH"]))
     return program
 
 
@@ -47,7 +47,7 @@ def folder(tmp_path):
         warn=300, again=2,
     )  # fmt: skip
     (made / "job.json").write_text(json_records.pretty(launch.record()))
-    (made / "job.sh").write_text("#!/bin/bash\njob='%s'\n# changed by a person: \u00e4\n" % made, encoding="utf-8")
+    (made / "job.sh").write_text(f"#!/bin/bash\njob='{made}'\n# changed by a person: \u00e4\n", encoding="utf-8")
     (made / "job_id").write_text("7\n")
     record = {"schema": "deployer.result", "format": 1, "min_reader": 1, "exit_code": 85, "findings": []}
     (made / "result.json").write_text(json.dumps(record))
@@ -62,13 +62,13 @@ def test_the_next_job_has_the_script_the_state_and_one_try_less(folder, sbatch):
     launch = result.launch(target)
     assert (launch.job, launch.again, launch.warn, launch.previous) == (name, 1, 300, NAME)
     with open(os.path.join(target, "job.sh"), encoding="utf-8") as stream:
-        assert stream.read() == "#!/bin/bash\njob='%s'\n# changed by a person: \u00e4\n" % target
+        assert stream.read() == f"#!/bin/bash\njob='{target}'\n# changed by a person: \u00e4\n"
     assert os.access(os.path.join(target, "job.sh"), os.X_OK)
     assert os.listdir(os.path.join(target, "checkpoint")) == ["epoch"]
     assert not (folder / "checkpoint").exists()
     assert jobs.job_id(target) == "8"
     assert jobs.following(str(folder)) == target
-    assert sbatch.with_name("asked").read_text() == "--parsable --dependency=afterany:7 %s/job.sh\n" % target
+    assert sbatch.with_name("asked").read_text() == f"--parsable --dependency=afterany:7 {target}/job.sh\n"
 
 
 def test_the_last_one_is_not_continued(folder, sbatch):
@@ -99,7 +99,7 @@ def test_a_job_that_is_not_taken_leaves_the_state_where_it_was(folder, sbatch):
 )
 def test_a_job_that_may_have_been_taken_keeps_its_folder_and_the_state(folder, sbatch, monkeypatch, words, kind):
     monkeypatch.setattr(jobs, "_PATIENCE", 0.5)
-    sbatch.write_text("#!/bin/sh\n%s\n" % words)
+    sbatch.write_text(f"#!/bin/sh\n{words}\n")
     with pytest.raises(kind) as error:
         again.continue_job(str(folder))
     (target,) = [name for name in os.listdir(str(folder.parent)) if name != NAME]
@@ -134,7 +134,7 @@ STARTS = {
     "lsf": [{"LSB_JOBID": "7", "LSB_JOBINDEX": "0"}, {"LSB_JOBID": "8", "LSB_JOBINDEX": "0"}],
     "lsf-array": [{"LSB_JOBID": "7", "LSB_JOBINDEX": task} for task in ("1", "2")],
     "pbs": [{"PBS_JOBID": "7.server"}, {"PBS_JOBID": "8.server"}],
-    "pbs-array": [{"PBS_JOBID": "7[%s].server" % task} for task in ("1", "2")],
+    "pbs-array": [{"PBS_JOBID": f"7[{task}].server"} for task in ("1", "2")],
     "local": [{}, {}],
 }
 
@@ -143,7 +143,7 @@ STARTS = {
 def scripted(folder):
     """Return a function that writes the job's script for a batch system, and one that runs a start of it."""
     tool = folder.parent.parent / "tool.py"
-    tool.write_text("import sys\nsys.path.insert(0, %r)\nfrom deployer.cli.site.main import main\nmain()\n" % str(ROOT))
+    tool.write_text(f"import sys\nsys.path.insert(0, {str(ROOT)!r})\nfrom deployer.cli.site.main import main\nmain()\n")
     for name in ("job_id", "result.json"):
         (folder / name).unlink()
     environment = {"PATH": os.environ["PATH"], "HOME": str(folder.parent.parent)}
@@ -192,7 +192,7 @@ def test_starts_at_the_same_time_share_nothing(folder, scripted, name):
     assert [result.launch(str(each)).job for each in own] == [each.name for each in own]
     if kind == "local":  # the batch system of none is this tool, whose start of a job writes log and id
         return
-    assert logs(folder) == ["said by %s\n" % which for which in names]
+    assert logs(folder) == [f"said by {which}\n" for which in names]
     assert len({jobs.job_id(str(each)) for each in own}) == len(starts)
     assert None not in {jobs.job_id(str(each)) for each in own}
 
@@ -246,12 +246,12 @@ def test_a_further_start_takes_the_state_of_one_that_ended_and_failed(folder, sb
     record = {"schema": "deployer.result", "format": 1, "min_reader": 1, "exit_code": code, "findings": []}
     (folder / "result.json").write_text(json.dumps(record))
     program = sbatch.with_name("squeue")
-    program.write_text("#!/bin/sh\nprintf '7|%s|1:00|cn1|None\\n8|%s|1:00|cn1|None\\n'\n" % (state, state))
+    program.write_text(f"#!/bin/sh\nprintf '7|{state}|1:00|cn1|None\\n8|{state}|1:00|cn1|None\\n'\n")
     program.chmod(0o755)
     changed = folder.parent.parent / "changed.sh"
-    changed.write_text("job=%s\n# mine\n" % folder)
+    changed.write_text(f"job={folder}\n# mine\n")
     target = again.start(str(folder), str(changed), "8")
-    assert Path(target, "job.sh").read_text() == "job=%s\n# mine\n" % target
+    assert Path(target, "job.sh").read_text() == f"job={target}\n# mine\n"
     assert os.listdir(os.path.join(target, "checkpoint")) == (["epoch"] if taken else [])
     assert (folder / "checkpoint").exists() is not taken
     assert (result.launch(target).previous, jobs.following(str(folder))) == ((NAME, target) if taken else (None, ""))

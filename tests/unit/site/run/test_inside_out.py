@@ -26,7 +26,7 @@ def request(**options):
 @pytest.fixture
 def site(tmp_path, monkeypatch):
     """Return a store with an image that has a launcher, and a runtime in PATH."""
-    monkeypatch.setenv("PATH", "%s:%s" % (tmp_path, os.environ["PATH"]))
+    monkeypatch.setenv("PATH", "{}:{}".format(tmp_path, os.environ["PATH"]))
     made.program(tmp_path, "ch-run", "exit 0")
     found = made.store(tmp_path / "root", BOTH._replace(modules=[], namespaces=True))
     for name in ("mpiexec.hydra", "hydra_pmi_proxy", "sh"):

@@ -33,7 +33,7 @@ ASKS = "import urllib.request as r; print('hello'); r.urlopen('http://data.inval
 def store(tmp_path, monkeypatch):
     folder = tmp_path / "bin"
     folder.mkdir()
-    monkeypatch.setenv("PATH", "%s:/usr/bin:/bin" % folder)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
     made.program(folder, "ch-run", CH_RUN)
     return made.store(tmp_path / "root")
 

@@ -37,7 +37,7 @@ def test_options_replace_the_numbers_that_check_has_judged():
 )
 def test_a_job_with_options_is_refused_with_the_code_of_check(numbers, code):
     fitting = {"nodes": 1, "time": "00:01:00", "threads": 1}
-    with pytest.raises(Refused, match=r"\(%s\)$" % code):
+    with pytest.raises(Refused, match=rf"\({code}\)$"):
         settled(**{**fitting, **numbers})
     job = made.JOBS[0]._replace(**{**fitting, **numbers})
     assert [each.code for each in limits.of_job(PLAN, job)] == [code]

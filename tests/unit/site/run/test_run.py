@@ -50,7 +50,7 @@ def programs(tmp_path, monkeypatch):
     """Return a folder that stands first in PATH, with a ch-run, a python3 and a squeue without jobs in it."""
     folder = tmp_path / "bin"
     folder.mkdir()
-    monkeypatch.setenv("PATH", "%s:/usr/bin:/bin" % folder)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
     made.program(folder, "ch-run", "exit 0")
     made.program(folder, "squeue", "exit 0")
     made.program(folder, "python3", "exit 0")
@@ -68,13 +68,13 @@ def fake_slurm(programs, state, exit_code=0, log=""):
         programs,
         "sbatch",
         (
-            'd=$(dirname "$2")\nprintf "%%s" "%s" >"$d/output.log"\n'
-            'printf \'{"schema":"deployer.result","format":1,"min_reader":1,"exit_code":%s,"findings":[]}\''
+            'd=$(dirname "$2")\nprintf "%s" "{}" >"$d/output.log"\n'
+            'printf \'{{"schema":"deployer.result","format":1,"min_reader":1,"exit_code":{},"findings":[]}}\''
             ' >"$d/result.json"\n'
-            "echo 77\n" % (log, "null" if exit_code is None else exit_code)
+            "echo 77\n".format(log, "null" if exit_code is None else exit_code)
         ),
     )
-    made.program(programs, "squeue", 'echo "77|%s|0:01|cn1|None"' % state)
+    made.program(programs, "squeue", f'echo "77|{state}|0:01|cn1|None"')
 
 
 def test_a_job_folder_holds_script_and_record(store):
@@ -87,7 +87,7 @@ def test_a_job_folder_holds_script_and_record(store):
     assert (launch.provider, launch.mpi, launch.site) == ("tcp", made.PLAN.mpi, "lab")
     text = run.show_script(folder)
     assert "#SBATCH --nodes=4\n" in text
-    assert "    --bind=%s:/deployer/job\n" % folder in text
+    assert f"    --bind={folder}:/deployer/job\n" in text
     assert "    --set-env=DEPLOYER_RESULT=/deployer/job/payload.json\n" in text
     assert jobs.status(folder).state == "NEW"
 
@@ -124,7 +124,7 @@ def test_ranks_that_must_lie_across_numa_domains_are_told_before_and_after(tmp_p
     folder = run.prepare(made.store(tmp_path / "root", plan=plan), REQUEST._replace(threads=4))
     told = "1 rank per node with 4 CPUs each: a NUMA domain has 2 CPUs, so each rank runs across several"
     assert run.warnings(folder) == [told]
-    assert "# Note: %s.\n" % told in run.show_script(folder)
+    assert f"# Note: {told}.\n" in run.show_script(folder)
     done = assemble(result.launch(folder), result.gather(folder), StepOutcome("payload", 0, None, "7", 0, 1))
     assert [item["message"] for item in done.record["findings"] if item["code"] == "layout.numa"] == [told]
     assert run.warnings(run.prepare(made.store(tmp_path / "other", plan=plan), REQUEST._replace(threads=2))) == []
@@ -196,12 +196,12 @@ def test_one_process_per_node_has_all_of_the_node(tmp_path, programs, launch):
         assert word in text, word
     assert "OMP_PLACES" not in text  # the processes of a node would all use its first cores
     wrapped = "-m torch.distributed.run --nnodes=2 --nproc_per_node=4 --rdzv_backend=static --no_python"
-    words = "python3 %s " % wrapped if launch == "torchrun" else ""
-    assert " -- %s%s" % (words, shlex.quote(job.command[0])) in text
+    words = f"python3 {wrapped} " if launch == "torchrun" else ""
+    assert f" -- {words}{shlex.quote(job.command[0])}" in text
     launched = result.launch(folder)
     assert (launched.nodes, launched.ranks_per_node, launched.threads) == (2, 1, 8)
     assert launched.workers == (4 if launch == "torchrun" else 1)
-    with pytest.raises(UsageError, match="one process per node \\(launch: %s\\)" % launch):
+    with pytest.raises(UsageError, match=f"one process per node \\(launch: {launch}\\)"):
         run.prepare(store, REQUEST._replace(gpus_per_rank=1))
 
 
@@ -217,7 +217,7 @@ def test_the_plan_s_environment_stands_over_the_layout_s_over_the_image_s(tmp_pa
     text = run.show_script(run.prepare(made.store(tmp_path / "root", plan=plan, image=image), REQUEST))
     homes = ('HOME="$home"', 'TMPDIR="$home"', "PYTHONNOUSERSITE=1")
     for word in ("OMP_NUM_THREADS=7", "KMP_BLOCKTIME=0", "LD_LIBRARY_PATH=/x:/y", "OWN=1", *homes):
-        assert "    --set-env=%s\n" % word in text
+        assert f"    --set-env={word}\n" in text
 
 
 @pytest.mark.parametrize(
@@ -257,7 +257,7 @@ def test_the_user_s_variables_stand_over_the_plan_s_over_the_job_s(tmp_path, pro
     for word in (
         "A=user", "B=plan", "C=job", "D=image", "OMP_NUM_THREADS=3", "FI_PROVIDER=psm2", "EMPTY=", "BYTES=\udcff",
     ):  # fmt: skip
-        assert re.search("^    '?--set-env=%s'?$" % re.escape(word), text, re.MULTILINE), word
+        assert re.search(f"^    '?--set-env={re.escape(word)}'?$", text, re.MULTILINE), word
     assert "    $'--set-env=LINES=a\\nb'\n" in text
     assert "    '--set-env=DOLLAR=$HOME:$x'\n" in text
     assert "--set-env=QUOTED=" + shlex.quote("''x''")[1:-1] in text  # ch-run removes one pair
@@ -362,9 +362,9 @@ def test_a_wait_ends_with_state_seconds_log_and_the_payload_s_result(store, prog
     said = capsys.readouterr()
     out, (folder,) = said.out.splitlines(), jobs.folders(store)
     assert out[1:4] == [
-        "job %s (77): COMPLETED, exit 0, 14 s" % os.path.basename(folder),
-        "log: %s/output.log" % folder,
-        "result: %s/result.json" % folder,
+        f"job {os.path.basename(folder)} (77): COMPLETED, exit 0, 14 s",
+        f"log: {folder}/output.log",
+        f"result: {folder}/result.json",
     ]
     assert all("payload" + (line if line[0] == ":" else " " + line) in said.out for line in lines)
     assert out[-1] == "proof: none: result.json lists no ranks"
@@ -401,7 +401,7 @@ def test_a_wait_for_a_job_that_failed_ends_with_the_remedy(store, programs, caps
     log = ["said", "deployer: error job.module: no module", "hint: capture"]
     log += ["deployer: error mpi.x: y", "hint: z", "deployer: more: m"]
     sbatch = sbatch % json.dumps(dict(RECORD, exit_code=2, findings=[found]))
-    made.program(programs, "sbatch", 'printf "%s" >"$(dirname "$2")/output.log"\n%s' % ("\\n".join(log), sbatch))
+    made.program(programs, "sbatch", 'printf "{}" >"$(dirname "$2")/output.log"\n{}'.format("\\n".join(log), sbatch))
     assert main.main(["run", "hello", "--wait", "--root", store.root]) == 1
     err = capsys.readouterr().err
     assert "| said\n| deployer: error mpi.x: y\n| hint: z\ndeployer: error: job " in err  # what follows is not repeated
@@ -436,8 +436,8 @@ def test_ctrl_c_tells_that_the_job_continues_and_how_to_end_it(store, programs):
         os.killpg(process.pid, signal.SIGINT)
         _, err = process.communicate(timeout=30)
     assert process.returncode == 130
-    words = "%s %s cancel %s" % (sys.executable, store.tool, name)
-    assert err.decode() == "deployer: interrupted: job %s (77) continues\nhint: to end it: %s\n" % (name, words)
+    words = f"{sys.executable} {store.tool} cancel {name}"
+    assert err.decode() == f"deployer: interrupted: job {name} (77) continues\nhint: to end it: {words}\n"
 
 
 @pytest.mark.parametrize(("state", "code"), [("FAILED", 1), ("TIMEOUT", 143), ("COMPLETED", 3)])
@@ -512,7 +512,7 @@ def test_why_a_job_could_not_write_to_its_folder(store, monkeypatch, fault, log,
     if fault:
         monkeypatch.setattr(tempfile, "TemporaryFile", refused)
     status = jobs.describe(result.launch(folder), folder, "7", JobState("FAILED", "", "", "", False))
-    assert status.problem == "job: the job ended before it could write its result%s (job.unfinished)" % why
+    assert status.problem == f"job: the job ended before it could write its result{why} (job.unfinished)"
 
 
 def test_a_job_that_left_nothing(store, programs, monkeypatch):
@@ -574,7 +574,7 @@ def test_a_job_starts_where_it_may_write_or_where_it_is_told(tmp_path, programs,
     store = made.store(tmp_path / "root", plan=made.PLAN, jobs=jobs_, image=made.IMAGE._replace(workdir=image))
     text = run.show_script(run.prepare(store, REQUEST._replace(job="train", nodes=1, ranks_per_node=1, threads=1)))
     payload = text[text.index(". Payload: ") :]
-    assert ("--cd=%s " % folder in payload) is (folder is not None)
+    assert (f"--cd={folder} " in payload) is (folder is not None)
     assert ("--cd=" in payload) is (folder is not None)
 
 
@@ -596,11 +596,11 @@ def test_standard_input_in_a_bound_folder_is_looked_for_on_this_host(tmp_path, p
     store = made.store(tmp_path / "root", plan=made.PLAN, jobs=[Job("train", ["true"], 1, 1, 1, "1:00:00")])
     (tmp_path / "in").write_text("")
     (tmp_path / "link").symlink_to("/only/in/the/container")
-    bound = REQUEST._replace(job="train", nodes=1, ranks_per_node=1, threads=1, binds=["%s:/data" % tmp_path])
-    with pytest.raises(Refused, match="this host has no %s/gone, which is the job's stdin" % tmp_path):
+    bound = REQUEST._replace(job="train", nodes=1, ranks_per_node=1, threads=1, binds=[f"{tmp_path}:/data"])
+    with pytest.raises(Refused, match=f"this host has no {tmp_path}/gone, which is the job's stdin"):
         run.prepare(store, bound._replace(stdin="/data/gone"))
     for name in ("in", "link", "link/in"):
-        assert " --stdin /data/%s " % name in run.show_script(run.prepare(store, bound._replace(stdin="/data/" + name)))
+        assert f" --stdin /data/{name} " in run.show_script(run.prepare(store, bound._replace(stdin="/data/" + name)))
     assert " --stdin /scratch/gone " in run.show_script(run.prepare(store, bound._replace(stdin="/scratch/gone")))
 
 
@@ -671,7 +671,7 @@ def test_a_result_comes_out_of_a_full_disk(store, programs, monkeypatch, step):
 
     def full(path, text, mode=0o666):
         if os.path.exists(taken):
-            raise SpaceError("cannot write %s: No space left on device" % path)
+            raise SpaceError(f"cannot write {path}: No space left on device")
         write(path, text, mode)
 
     monkeypatch.setattr(result.files, "write_text", full)
@@ -723,8 +723,8 @@ def test_a_silent_scheduler_is_asked_again(store, programs, monkeypatch):
         programs,
         "squeue",
         (
-            "if [ -e %s/asked ]; then echo '77|COMPLETED|0:01|cn1|None'; exit; fi\n"
-            "touch %s/asked; echo 'squeue: error: Unable to contact slurm controller' >&2; exit 1" % (folder, folder)
+            f"if [ -e {folder}/asked ]; then echo '77|COMPLETED|0:01|cn1|None'; exit; fi\n"
+            f"touch {folder}/asked; echo 'squeue: error: Unable to contact slurm controller' >&2; exit 1"
         ),
     )
     told = []
@@ -772,7 +772,7 @@ def test_a_job_that_may_have_been_submitted_keeps_its_folder(store, programs, wo
 def test_a_job_that_slurm_took_without_an_answer_is_found(store, programs, monkeypatch, capfd, answer):
     monkeypatch.setattr(jobs, "_PATIENCE", 1.0 if "sleep" in answer else 60.0)
     taken = os.path.join(store.root, "taken")
-    made.program(programs, "sbatch", "echo $2 >%s; %s" % (taken, answer))
+    made.program(programs, "sbatch", f"echo $2 >{taken}; {answer}")
     says = 'case "$*" in *%%o*) echo "9|/j/job.sh"; printf "77|"; cat %s ;; *) echo "77|RUNNING|0:01|cn1|None" ;; esac'
     made.program(programs, "squeue", says % taken)
     folder = run.prepare(store, REQUEST)
@@ -783,7 +783,7 @@ def test_a_job_that_slurm_took_without_an_answer_is_found(store, programs, monke
     os.unlink(os.path.join(folder, "job_id"))
     assert jobs.status(folder).state == "RUNNING"
     os.unlink(os.path.join(folder, "job_id"))
-    made.program(programs, "scancel", 'echo "$*" >%s.cancelled' % taken)
+    made.program(programs, "scancel", f'echo "$*" >{taken}.cancelled')
     assert jobs.cancel(folder)
     assert files.read_text(taken + ".cancelled") == "77\n"
 
@@ -798,7 +798,7 @@ def test_a_job_that_slurm_may_have_taken_is_found_by_the_same_command(store, pro
     told = []
     with pytest.raises(TransferError, match="Unable to contact"):  # nobody knows, so there is no second job
         earlier.earlier(store, request, told.append)
-    found = "case $* in *%%o*) echo '77|%s/job.sh' ;; *) echo '77|PENDING|0:00||None' ;; esac" % folder
+    found = f"case $* in *%o*) echo '77|{folder}/job.sh' ;; *) echo '77|PENDING|0:00||None' ;; esac"
     made.program(programs, "squeue", found)
     assert earlier.earlier(store, request, told.append) == (folder, "77", "")
 
@@ -821,18 +821,16 @@ def test_a_number_that_cannot_be_written_is_known_all_the_same(store, programs, 
 
     def full(path, *words):
         if os.path.basename(path) == "job_id":
-            raise SpaceError("cannot write %s: No space left on device" % path)
+            raise SpaceError(f"cannot write {path}: No space left on device")
         write_text(path, *words)
 
     monkeypatch.setattr(files, "write_text", full)
     assert run.submit(folder) == "77"
-    assert "warning: job 77 was submitted, but: cannot write %s/job_id: No space" % folder in capfd.readouterr().err
-    made.program(programs, "squeue", 'case "$*" in *%%o*) echo "77|%s/job.sh" ;; *) echo "77|RUNNING" ;; esac' % folder)
+    assert f"warning: job 77 was submitted, but: cannot write {folder}/job_id: No space" in capfd.readouterr().err
+    made.program(programs, "squeue", f'case "$*" in *%o*) echo "77|{folder}/job.sh" ;; *) echo "77|RUNNING" ;; esac')
     assert not os.path.exists(os.path.join(folder, "job_id"))
-    assert jobs.status(folder).line().startswith("%s  77  RUNNING" % os.path.basename(folder))
-    made.program(
-        programs, "squeue", 'case "$*" in *%%o*) echo "77|%s/job.sh" ;; *) echo "77|COMPLETED" ;; esac' % folder
-    )
+    assert jobs.status(folder).line().startswith(f"{os.path.basename(folder)}  77  RUNNING")
+    made.program(programs, "squeue", f'case "$*" in *%o*) echo "77|{folder}/job.sh" ;; *) echo "77|COMPLETED" ;; esac')
     jobs.follow(folder, lambda line: None)
 
 
@@ -921,12 +919,12 @@ def test_cancel_for_programs(store, programs, capsys):
     assert json.loads(capsys.readouterr().out) == expected
     fake_slurm(programs, "COMPLETED")
     assert main.main(["cancel", "--root", store.root]) == 0
-    assert capsys.readouterr().out == "job %s (77) had already ended\n" % os.path.basename(folder)
+    assert capsys.readouterr().out == f"job {os.path.basename(folder)} (77) had already ended\n"
 
 
 def test_cancel_and_logs(store, programs, tmp_path):
     fake_slurm(programs, "RUNNING", log="one\ntwo\n")
-    made.program(programs, "scancel", 'echo "$1" >%s/cancelled' % tmp_path)
+    made.program(programs, "scancel", f'echo "$1" >{tmp_path}/cancelled')
     folder = run.prepare(store, REQUEST)
     with pytest.raises(UsageError, match="never submitted"):
         jobs.cancel(folder)
@@ -1010,7 +1008,7 @@ def test_the_variant_of_the_plans_family_is_bound_and_found_first(store):
         os.makedirs(os.path.join(home, "variants", abi, "lib"))
     made.write(os.path.join(home, "plans", "lab.json"), made.PLAN._replace(abi="openmpi").record())
     text = run.show_script(run.prepare(store, REQUEST))
-    assert "    --bind=%s/variants/openmpi:/deployer/variant\n" % home in text
+    assert f"    --bind={home}/variants/openmpi:/deployer/variant\n" in text
     assert "    --set-env=PYTHONPATH=/deployer/variant/lib\n" in text
     assert "variants/mpich-abi" not in text
 
@@ -1172,13 +1170,13 @@ def test_a_laptop_that_had_no_answer_repeats_its_request_and_gets_the_same_job(s
     (name,) = os.listdir(store.jobs)
     assert name == "hello-" + TOKEN
     first = json.loads(capfd.readouterr().out)
-    made.program(programs, "sbatch", "touch %s/twice" % store.root)
+    made.program(programs, "sbatch", f"touch {store.root}/twice")
     assert main.main([*words, TOKEN]) == 0
     assert dict(first, repeated=True) == json.loads(capfd.readouterr().out)
     assert first["repeated"] is False
     words.remove("--json")
     assert main.main([*words, TOKEN]) == 0
-    assert "job %s was submitted before as 77: " % name in capfd.readouterr().out
+    assert f"job {name} was submitted before as 77: " in capfd.readouterr().out
     assert os.listdir(store.jobs) == [name]
     assert not os.path.exists(os.path.join(store.root, "twice"))
     assert main.main(["status", name, "--json", "--root", store.root]) == 0
@@ -1200,7 +1198,7 @@ def test_a_job_that_has_ended_meanwhile_is_the_answer(store, programs, capfd):
     fake_slurm(programs, "COMPLETED")
     capfd.readouterr()
     assert main.main(words) == 0
-    assert "job hello-%s was submitted before as 77" % TOKEN in capfd.readouterr().out
+    assert f"job hello-{TOKEN} was submitted before as 77" in capfd.readouterr().out
     assert len(os.listdir(store.jobs)) == 1
 
 
@@ -1221,7 +1219,7 @@ def test_of_two_processes_one_submits_and_both_have_its_number(store, programs, 
     request, told = REQUEST._replace(token=TOKEN), []
     assert earlier.earlier(store, request, told.append) is None
     folder = run.prepare(store, request)
-    with pytest.raises(Refused, match="there is a job hello-%s" % TOKEN):
+    with pytest.raises(Refused, match=f"there is a job hello-{TOKEN}"):
         run.prepare(store, request)
 
     def submitted(_):
@@ -1233,7 +1231,7 @@ def test_of_two_processes_one_submits_and_both_have_its_number(store, programs, 
     os.unlink(os.path.join(folder, "job_id"))
     clock(monkeypatch, lambda _: unfinished.discard(folder))  # Slurm has refused it
     assert earlier.earlier(store, request, told.append) is None
-    assert told == ["waiting for the number of job hello-%s" % TOKEN] * 2
+    assert told == [f"waiting for the number of job hello-{TOKEN}"] * 2
 
 
 @pytest.mark.parametrize("at", ["is_own", "launch", "number"])
@@ -1309,12 +1307,12 @@ def test_a_bind_to_another_image_s_mount_point_is_made_on_the_nodes_too(tmp_path
     os.makedirs(store.bundles)
     for path in (os.path.join(home, "image.sqfs"), store.bundle(store.find("hello").receipt)):
         open(path, "w").close()
-    text = run.show_script(run.prepare(store, REQUEST._replace(binds=["%s:%s" % (tmp_path, target)])))
-    assert ("    --mount-point %s" % target in text) is lacking
+    text = run.show_script(run.prepare(store, REQUEST._replace(binds=[f"{tmp_path}:{target}"])))
+    assert (f"    --mount-point {target}" in text) is lacking
     assert ("--staging squashfs" in text or "image.sqfs" in text) is not lacking  # nothing can be made in that
-    asked = REQUEST._replace(binds=["%s:%s" % (tmp_path, target)], staging="squashfs")
+    asked = REQUEST._replace(binds=[f"{tmp_path}:{target}"], staging="squashfs")
     if lacking:
-        with pytest.raises(Refused, match="mount points for %s cannot be made" % target):
+        with pytest.raises(Refused, match=f"mount points for {target} cannot be made"):
             run.prepare(store, asked)
     else:
         run.prepare(store, asked)

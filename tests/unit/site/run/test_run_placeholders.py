@@ -48,7 +48,7 @@ def test_a_plan_without_placeholders_asks_nobody(monkeypatch):
 def login_shell(folder, monkeypatch, text):
     """Let the user's login shell be a script: like a shell, it reads commands from its standard input."""
     shell = folder / "shell"
-    shell.write_text('#!/bin/bash\n%s\n[ "$1" = -l ] && exec bash --norc\n' % text)
+    shell.write_text(f'#!/bin/bash\n{text}\n[ "$1" = -l ] && exec bash --norc\n')
     shell.chmod(stat.S_IRWXU)
     entry = pwd.getpwuid(os.getuid())
     fields = [*entry[:6], str(shell)]

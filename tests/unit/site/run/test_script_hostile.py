@@ -299,7 +299,7 @@ def test_every_field_that_can_hold_text_has_one():
             hints = typing.get_type_hints(type(value))
             for name, part in value._asdict().items():
                 if re.search(r"\bstr\b", str(hints[name])):
-                    assert part, "%s.%s: give it a value in full()" % (type(value).__name__, name)
+                    assert part, f"{type(value).__name__}.{name}: give it a value in full()"
             seen.add(type(value).__name__)
         for _, part in inner(value):
             look(part)
@@ -349,7 +349,7 @@ def test_an_image_s_own_words_arrive_in_the_job_as_they_are(tmp_path, monkeypatc
     value = "a\n$(>%s)\n'b'" % (tmp_path / "canary")
     image = running.IMAGE._replace(env=["PATH=/usr/bin", "LINES=" + value])
     running.program(tmp_path, "ch-run", "exit 0\n")
-    monkeypatch.setenv("PATH", "%s:/usr/bin:/bin" % tmp_path)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     store = running.store(tmp_path / "root", image=image)
     request = RunRequest("hello", None, None, None, None, None, None, [], None, ["-c", value])
     text = run.show_script(run.prepare(store, request))

@@ -454,7 +454,7 @@ def test_the_holder_asks_whether_those_who_join_get_the_environment(job, tmp_pat
     """The stand-in for what mounts is asked by --join-pid, and says what the payload would see."""
     squashed = tmp_path / "image.sqfs"
     squashed.write_bytes(b"compressed")
-    script = 'case $1 in --join-pid=*) echo "%s" ;; *) shift; exec "$@" ;; esac\n' % said
+    script = f'case $1 in --join-pid=*) echo "{said}" ;; *) shift; exec "$@" ;; esac\n'
     process = job.start(source=squashed, mount=[running.program(tmp_path, "ch-run", script), "file"])
     assert answer(process) == (0, "")
     number, _, rest = (job.into / "pid").read_text().rstrip("\n").partition(" ")

@@ -46,7 +46,7 @@ def put_user(tmp_path, store, change=needing, own=()):
 
 def put_carrier(tmp_path, store, version="1.0", folder="digits", content=b"0123"):
     """Install a bundle of data alone: a layer of no entries."""
-    extra = [("deployer/data/%s/sub/odd\n name" % folder, content), ("deployer/data/%s/a" % folder, b"1")]
+    extra = [(f"deployer/data/{folder}/sub/odd\n name", content), (f"deployer/data/{folder}/a", b"1")]
     built = bundles.build(pieces=[("links", bundles.END)], name="digits-data", version=version, extra=extra)
     return put(tmp_path, store, bundles.reseal(built, lambda record: record["image"].update(entries=0))).image
 
@@ -68,7 +68,7 @@ def test_a_data_bundle_is_verified_and_installed_like_any_other(tmp_path, store)
 
 def test_own_data_are_bound_as_a_whole(tmp_path, store):
     image = put_user(tmp_path, store, lambda record: None, [("deployer/data/mine/x", b"1")]).image
-    assert "    --bind=%s:/deployer/data\n" % image.data in script(store)
+    assert f"    --bind={image.data}:/deployer/data\n" in script(store)
 
 
 def test_data_of_another_bundle_are_bound_over_an_empty_folder(tmp_path, store):
@@ -81,8 +81,8 @@ def test_data_of_another_bundle_are_bound_over_an_empty_folder(tmp_path, store):
     carrier = put_carrier(tmp_path, store)
     user = store.find("user")
     text = script(store)
-    own = text.index("--bind=%s:/deployer/data\n" % user.data)
-    assert own < text.index("--bind=%s/digits:/deployer/data/digits\n" % carrier.data)
+    own = text.index(f"--bind={user.data}:/deployer/data\n")
+    assert own < text.index(f"--bind={carrier.data}/digits:/deployer/data/digits\n")
     assert "#   /deployer/data/digits: data of digits-data:1.0\n" in text
     assert sorted(os.listdir(user.data)) == ["digits", "mine"]
     assert os.listdir(os.path.join(user.data, "digits")) == []
@@ -95,7 +95,7 @@ def test_a_version_may_be_asked_for(tmp_path, store):
     with pytest.raises(Refused, match=r"digits-data:1\.0, which is not installed"):
         script(store)
     first = put_carrier(tmp_path, store)
-    assert "%s/digits:/deployer" % first.data in script(store)
+    assert f"{first.data}/digits:/deployer" in script(store)
 
 
 def test_a_bundle_without_the_folder_does_not_do(tmp_path, store):
@@ -128,7 +128,7 @@ def test_data_that_are_needed_stay(tmp_path, store, programs, capsys):
     run.submit(folder)
     assert call("remove", "user", "--force") == EXIT_DONE
     assert call("remove", "digits-data") == Refused.exit_code
-    assert "job %s uses digits-data:1.0" % os.path.basename(folder) in capsys.readouterr().err
+    assert f"job {os.path.basename(folder)} uses digits-data:1.0" in capsys.readouterr().err
     fake_slurm(programs, "COMPLETED")
     assert call("remove", "digits-data") == EXIT_DONE
     assert store.installed() == []

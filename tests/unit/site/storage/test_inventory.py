@@ -53,7 +53,7 @@ def test_files_that_went_are_named_and_a_second_install_brings_them_back(store, 
 def test_the_kept_bundle_is_named_as_the_remedy(store, path):
     image = installing.install(path, store).image
     kept = installing.keep(path, store, image)
-    assert "`install %s`" % kept in inventory.remedy(store, image)
+    assert f"`install {kept}`" in inventory.remedy(store, image)
 
 
 def test_a_folder_that_went_whole(store, path):

@@ -48,8 +48,8 @@ def test_without_a_policy_all_is_allowed(root):
 def test_a_demanded_signature(system, root):
     write(system, [KEY.allowed("stager@lab")], require_signature=True)
     policies = policy.load(str(root))
-    assert policy.judge(policies, [KEY.key]) == ["stager@lab (%s)" % KEY.key.fingerprint]
-    assert policy.judge(policies, [OTHER.key, KEY.key]) == ["stager@lab (%s)" % KEY.key.fingerprint]
+    assert policy.judge(policies, [KEY.key]) == [f"stager@lab ({KEY.key.fingerprint})"]
+    assert policy.judge(policies, [OTHER.key, KEY.key]) == [f"stager@lab ({KEY.key.fingerprint})"]
     with pytest.raises(Refused, match=r"not signed, and .*policy\.json demands it"):
         policy.judge(policies, [])
     with pytest.raises(Refused, match="is not among the allowed signers"):
@@ -97,7 +97,7 @@ def test_a_revoked_key_counts_nowhere(system, root):
     policies = policy.load(str(root))
     with pytest.raises(Refused, match="is revoked by"):
         policy.judge(policies, [KEY.key])
-    assert policy.judge(policies, [KEY.key, OTHER.key]) == ["other (%s)" % OTHER.key.fingerprint]
+    assert policy.judge(policies, [KEY.key, OTHER.key]) == [f"other ({OTHER.key.fingerprint})"]
     with pytest.raises(Refused, match=r"revoked.*not among"):
         policy.judge(policies, [KEY.key, THIRD.key])
 
@@ -147,7 +147,7 @@ def test_the_first_signers_are_pinned(root, tmp_path):
     assert policy.pin_policy(str(root), second.read_text()) is None
     first.unlink()
     policies = policy.load(str(root))
-    assert policy.judge(policies, [KEY.key]) == ["first (%s)" % KEY.key.fingerprint]
+    assert policy.judge(policies, [KEY.key]) == [f"first ({KEY.key.fingerprint})"]
     with pytest.raises(Refused):
         policy.judge(policies, [OTHER.key])
     with pytest.raises(Refused):
@@ -183,5 +183,5 @@ def test_a_policy_of_a_root_that_cannot_be_searched_is_not_pinned_again(root):
 
 def test_the_policy_that_help_shows_can_be_read(tmp_path):
     (tmp_path / "allowed_signers").write_text("")
-    (tmp_path / "policy.json").write_text("{%s}" % images._POLICY.partition("{")[2].partition("}")[0])
+    (tmp_path / "policy.json").write_text("{{{}}}".format(images._POLICY.partition("{")[2].partition("}")[0]))
     assert policy.read_policy(str(tmp_path / "policy.json")).require_signature

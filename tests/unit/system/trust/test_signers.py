@@ -25,7 +25,7 @@ def only(folder, options):
 
 
 def test_comments_quotes_and_several_lines(tmp_path):
-    text = '# ours\n\n"spaced name" %s comment here\n%s' % (KEY.key.line, OTHER.allowed("b"))
+    text = '# ours\n\n"spaced name" {} comment here\n{}'.format(KEY.key.line, OTHER.allowed("b"))
     assert [(signer.who, signer.key) for signer in read(tmp_path, text)] == [
         ('"spaced name"', KEY.key),
         ("b", OTHER.key),
@@ -103,7 +103,7 @@ def test_a_file_that_is_not_there(tmp_path):
 @pytest.mark.parametrize("line", [KEY.key.fingerprint, KEY.key.line, KEY.key.line + " comment"])
 def test_a_revoked_key_by_fingerprint_or_itself(tmp_path, line):
     path = tmp_path / "revoked"
-    path.write_text("# lost\n%s\n%s\n" % (TestKey(seed=9).key.fingerprint, line))
+    path.write_text(f"# lost\n{TestKey(seed=9).key.fingerprint}\n{line}\n")
     assert signers.is_revoked(str(path), KEY.key)
     assert not signers.is_revoked(str(path), OTHER.key)
 
@@ -119,7 +119,7 @@ def test_a_revocation_that_cannot_be_understood_is_an_error(tmp_path, line):
 @pytest.mark.parametrize("character", ["\r", "\v", "\x1c", "\x85", "\xa0", "\u2028", "\ufeff", "\0"])
 def test_an_invisible_character_is_an_error_that_names_it(tmp_path, character):
     path = tmp_path / "file"
-    path.write_bytes(("# lost%s%s\n" % (character, KEY.key.line)).encode())
+    path.write_bytes((f"# lost{character}{KEY.key.line}\n").encode())
     for read_it in (lambda: signers.read_signers(str(path)), lambda: signers.is_revoked(str(path), KEY.key)):
         with pytest.raises(UsageError, match="line 1: contains the invisible character") as caught:
             read_it()

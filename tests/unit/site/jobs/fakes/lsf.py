@@ -49,10 +49,10 @@ def bsub(words):
     while words:
         option, value, *words = words
         if option != "-w" or not re.match(VALUES["-w"], value):
-            fail(255, "%s: Bad argument for option %s. Job not submitted." % (value, option))
+            fail(255, f"{value}: Bad argument for option {option}. Job not submitted.")
         number = re.search(r"\d+", value).group()
         if not os.path.exists(os.path.join(STATE, number)):
-            fail(255, "%s: No matching job found. Job not submitted." % value)
+            fail(255, f"{value}: No matching job found. Job not submitted.")
     for line in sys.stdin.read().splitlines()[1:]:
         if not line.startswith("#"):
             break
@@ -62,18 +62,18 @@ def bsub(words):
         if option == "-rn" and not rest:
             continue
         if option not in ("-J", "-o", "-n", "-R", "-W", "-q", "-P", "-U", "-w", "-gpu") or len(rest) != 1:
-            fail(255, "Illegal option -- %s. Job not submitted." % option)
+            fail(255, f"Illegal option -- {option}. Job not submitted.")
         if option == "-R":
             requirement(rest[0])
         elif not re.match(VALUES.get(option, ".+"), rest[0]):
-            fail(255, "%s: Bad argument for option %s. Job not submitted." % (rest[0], option))
+            fail(255, f"{rest[0]}: Bad argument for option {option}. Job not submitted.")
         if option == "-q" and rest[0] != "normal":
-            fail(255, "%s: No such queue. Job not submitted." % rest[0])
+            fail(255, f"{rest[0]}: No such queue. Job not submitted.")
         found[option] = rest[0]
     number = str(len(os.listdir(STATE)) + 1)
     with open(os.path.join(STATE, number), "w") as stream:
         json.dump(dict(found, stat="RUN"), stream)
-    print("Job <%s> is submitted to %squeue <normal>." % (number, "" if "-q" in found else "default "))
+    print("Job <{}> is submitted to {}queue <normal>.".format(number, "" if "-q" in found else "default "))
 
 
 def bjobs(words):
@@ -84,7 +84,7 @@ def bjobs(words):
     code, numbers = 0, words[3:] or sorted(os.listdir(STATE))
     for number in numbers:
         if not os.path.exists(os.path.join(STATE, number)):
-            sys.stderr.write("Job <%s> is not found\n" % number)
+            sys.stderr.write(f"Job <{number}> is not found\n")
             code = 255
             continue
         with open(os.path.join(STATE, number)) as stream:
@@ -95,7 +95,7 @@ def bjobs(words):
         }  # fmt: skip
         fields, _, delimiter = words[2].partition("delimiter=")
         if any(field not in FIELDS for field in fields.split()):
-            fail(255, "bjobs: unknown field in %r" % fields)
+            fail(255, f"bjobs: unknown field in {fields!r}")
         print(delimiter.strip("'").join(values[field] for field in fields.split()))
     sys.exit(code)
 
@@ -103,19 +103,19 @@ def bjobs(words):
 def bkill(words):
     path = os.path.join(STATE, words[0])
     if not os.path.exists(path):
-        fail(255, "Job <%s>: No matching job found" % words[0])
+        fail(255, f"Job <{words[0]}>: No matching job found")
     with open(path) as stream:
         found = json.load(stream)
     if found["stat"] == "EXIT":
-        fail(255, "Job <%s>: Job has already finished" % words[0])
+        fail(255, f"Job <{words[0]}>: Job has already finished")
     with open(path, "w") as stream:
         json.dump(dict(found, stat="EXIT"), stream)
-    print("Job <%s> is being terminated" % words[0])
+    print(f"Job <{words[0]}> is being terminated")
 
 
 def bqueues(words):
     if words not in ([], ["normal"]):
-        fail(255, "%s: No such queue" % words[0])
+        fail(255, f"{words[0]}: No such queue")
     print("QUEUE_NAME      PRIO STATUS          MAX JL/U JL/P JL/H NJOBS  PEND   RUN  SUSP")
     print("normal           30  Open:Active       -    -    -    -     0     0     0     0")
 

@@ -85,8 +85,8 @@ def qsub(words):
                 fail(170, "qsub: Unknown queue")
         elif option in ("-r", "-j", "-o", "-A", "-S", "-W"):
             allowed = {"-r": "[yn]", "-j": "oe|eo|n", "-o": r"([\w.-]+:)?[^:]+", "-W": DEPEND}.get(option, ".+")
-            if not re.match("(%s)$" % allowed, value):
-                fail(1, "qsub: illegal %s value" % option)
+            if not re.match(f"({allowed})$", value):
+                fail(1, f"qsub: illegal {option} value")
             found[option] = value
         else:
             fail(2, "usage: qsub [-a date_time] [-A account_string] ...")
@@ -122,18 +122,18 @@ def qstat(words):
             with open(os.path.join(STATE, number)) as stream:
                 found = json.load(stream)
         if found is None or (found["job_state"] == "F" and not history):
-            sys.stderr.write("qstat: Unknown Job Id %s\n" % number)
+            sys.stderr.write(f"qstat: Unknown Job Id {number}\n")
             code = 153
             continue
         if found["job_state"] == "F" and "-x" not in words:
-            sys.stderr.write("qstat: %s Job has finished, use -x or -H to obtain historical job information\n" % number)
+            sys.stderr.write(f"qstat: {number} Job has finished, use -x or -H to obtain historical job information\n")
             code = 35
             continue
         print("Job Id: " + number)
         hosts = "cn1/0*4+cn2/0*4"
         for name, value in (*found.items(), ("exec_host", hosts), ("resources_used.walltime", "00:00:07")):
             if not name.startswith("-"):
-                print(wrapped("    %s = %s" % (name, value)))
+                print(wrapped(f"    {name} = {value}"))
         print()
     sys.exit(code)
 
@@ -155,7 +155,7 @@ def pbs_tmrsh(words):
     while words[0] == "-n":
         del words[0]
     if words[0] not in ("cn1", "cn2"):
-        fail(255, 'pbs_tmrsh: host "%s" is not a node in job <1.pbs01>' % words[0])
+        fail(255, f'pbs_tmrsh: host "{words[0]}" is not a node in job <1.pbs01>')
     output = os.open(os.path.join(STATE, "1.OU"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for number in (1, 2):
         os.dup2(output, number)
@@ -168,7 +168,7 @@ def pbs_tmrsh(words):
 def pbsnodes(words):
     del words
     for name, state in (("cn1", "free"), ("cn2", "job-busy"), ("cn3", "down,offline")):
-        print("%s\n     Mom = %s\n     state = %s\n" % (name, name, state))
+        print(f"{name}\n     Mom = {name}\n     state = {state}\n")
 
 
 COMMANDS = {"qsub": qsub, "qstat": qstat, "qdel": qdel, "pbsnodes": pbsnodes, "pbs_tmrsh": pbs_tmrsh}

@@ -249,7 +249,7 @@ CASES = {
 def test_the_script_is_the_golden_one(name, monkeypatch):
     monkeypatch.setattr(script, "__version__", "VERSION")
     text = script.render(CASES[name])
-    path = GOLDEN / ("job-%s.sh" % name)
+    path = GOLDEN / (f"job-{name}.sh")
     if os.environ.get("DEPLOYER_GOLDEN") == "write":
         path.write_text(text)
     assert path.exists(), "no golden script: run with DEPLOYER_GOLDEN=write and read it"
@@ -283,7 +283,7 @@ AGENTS = [name for name in sorted(CASES) if script.agent(CASES[name]) is not Non
 @pytest.mark.parametrize("name", AGENTS)
 def test_the_agent_is_the_golden_one(name):
     text = script.agent(CASES[name]._replace(folder="/home/alice/it's here/hello-1"))
-    path = GOLDEN / ("agent-%s.sh" % name)
+    path = GOLDEN / (f"agent-{name}.sh")
     if os.environ.get("DEPLOYER_GOLDEN") == "write":
         path.write_text(text)
     assert path.exists(), "no golden agent: run with DEPLOYER_GOLDEN=write and read it"
@@ -295,14 +295,14 @@ def test_the_agent_gives_a_command_the_environment_and_folder_of_the_job(tmp_pat
     folder = tmp_path / "it's here"
     folder.mkdir()
     (folder / "agent").write_text(script.agent(CASES["hosts"]._replace(folder=str(folder))))
-    (folder / "environment").write_text("export WORD='a  b'\ncd -- %s\n" % shlex.quote(str(folder)))
+    (folder / "environment").write_text(f"export WORD='a  b'\ncd -- {shlex.quote(str(folder))}\n")
     ssh = tmp_path / "ssh"
     ssh.write_text('#!/bin/sh\nwhile [ "$1" != cn7 ]; do shift; done\nshift\nexec sh -c "$*"\n')
     ssh.chmod(0o755)
     words = ["bash", str(folder / "agent"), "-x", "-q", "cn7", "printf '<%s>' \"$WORD\" \"$PWD\" 'x\ty!'; exit 7"]
-    environment = {"PATH": "%s:%s" % (tmp_path, os.environ["PATH"])}
+    environment = {"PATH": "{}:{}".format(tmp_path, os.environ["PATH"])}
     done = subprocess.run(words, env=environment, stdout=subprocess.PIPE, check=False)
-    assert (done.returncode, done.stdout.decode()) == (7, "<a  b><%s><x\ty!>" % folder)
+    assert (done.returncode, done.stdout.decode()) == (7, f"<a  b><{folder}><x\ty!>")
 
 
 def signalled(scheduler, launcher, number, before=":", asked_by="TERM"):
@@ -349,7 +349,7 @@ def test_steps_ask_the_judge_that_has_started_before_or_another_one(tmp_path, mo
     text = script.render(CASES["local"])
     asks = text[text.index("result() {") : text.index("}\n", text.index("result() {")) + 2]
     start = text[text.index("coproc judge") : text.index("\n}\n", text.index("coproc judge")) + 2]
-    (tmp_path / "tool").write_text('case "$*" in *--until*) %s ;; *) exit 4 ;; esac\n' % judge)
+    (tmp_path / "tool").write_text(f'case "$*" in *--until*) {judge} ;; *) exit 4 ;; esac\n')
     steps = "for step in 'hosts 5' 'probe 0' 'payload 0'; do result $step; echo -n \"$? \"; sleep 0.1; done"
     lines = ["tool=(bash tool)", "job=x id= started=9 stopped=", asks, start, "sleep 0.1", steps]
     began = time.monotonic()
@@ -387,7 +387,7 @@ def test_a_node_whose_holder_ends_without_an_answer_ends_the_wait_for_the_others
     text = script.render(CASES["staged"])
     step = text[text.index("overlap=") : text.index("trap unstage EXIT")]
     (tmp_path / "tool").write_text(
-        "[ $NODE = 1 ] || { %s; }\necho $$ >first; echo 'staged 0 cn1 '; exec sleep 60\n" % second
+        f"[ $NODE = 1 ] || {{ {second}; }}\necho $$ >first; echo 'staged 0 cn1 '; exec sleep 60\n"
     )
     (tmp_path / "uname").write_text("#!/bin/sh\necho cn2\n")
     (tmp_path / "uname").chmod(0o755)
@@ -412,15 +412,12 @@ def test_a_signal_that_bash_loses_until_the_launcher_has_its_session_is_sent_the
 
 
 #: A launcher that does not handle SIGUSR2 at first, and that a second SIGTERM would reach.
-LAUNCHER = (
-    """%s -c 'import signal, sys, time
+LAUNCHER = f"""{sys.executable} -c 'import signal, sys, time
 print("ready", flush=True)
 time.sleep(0.5)
-signal.signal(signal.%%s, lambda *_: (time.sleep(0.5), sys.exit(7)))
+signal.signal(signal.%s, lambda *_: (time.sleep(0.5), sys.exit(7)))
 time.sleep(60)'
 """
-    % sys.executable
-)
 
 
 @pytest.mark.thorough
@@ -441,7 +438,7 @@ def test_grid_engines_signal_to_all_processes_of_a_node_does_not_end_the_launche
     """It comes twice: a launcher that is asked twice to end kills the ranks at once."""
     functions = agent_script.ground(SCHEDULERS["gridengine"], [], 1).text
     text = agent_script.trap(SCHEDULERS["gridengine"], "TERM").text + functions[functions.index("# ranks") :]
-    text += "\nranks %s -c '%s'\necho $code" % (sys.executable, ASKED)
+    text += f"\nranks {sys.executable} -c '{ASKED}'\necho $code"
     with subprocess.Popen(["bash", "-c", text], stdout=subprocess.PIPE) as batch:
         launcher = int(batch.stdout.readline())
         for number in (signal.SIGUSR1, signal.SIGUSR2):
@@ -517,16 +514,16 @@ def test_a_staged_container_is_the_nodes_own_and_binds_nothing_that_is_inside():
     place = "/dev/shm/deployer-stage-%d-77/image" % os.getuid()
     assert words[-1] == place + "/rootfs"
     assert [word for word in words if word.startswith("--bind=")] == [
-        "--bind=%s:%s" % (made.PREFIX, made.PREFIX),
-        "--bind=%s/host:/deployer/host" % place,
-        "--bind=%s/evidence:/deployer/node" % place,
+        f"--bind={made.PREFIX}:{made.PREFIX}",
+        f"--bind={place}/host:/deployer/host",
+        f"--bind={place}/evidence:/deployer/node",
     ]
 
 
 def test_the_jobs_folder_is_bound_for_the_payload_alone():
     """Each bind of a rank is looked up on the shared file system."""
     text = script.render(CASES["staged"])
-    bound = [line for line in text.splitlines() if "--bind=%s:/deployer/job" % FOLDER in line]
+    bound = [line for line in text.splitlines() if f"--bind={FOLDER}:/deployer/job" in line]
     assert len(bound) == 1
     assert text.index("# 3. Payload") < text.index(bound[0])
 
@@ -590,7 +587,7 @@ def test_without_python_ranks_are_watched_on_the_host():
         assert '"${launch[@]}" "${watch[@]}" "${container[@]}"' in text
         array = text[text.index("watch=(") : text.index('\n"${launch[@]}" "${watch[@]}"')]
         shown = subprocess.check_output(
-            ["bash", "-c", 'stage=/s home=/h meet=2,1,a,1,e\n%s\nprintf "%%s\\0" "${watch[@]}"' % array]
+            ["bash", "-c", f'stage=/s home=/h meet=2,1,a,1,e\n{array}\nprintf "%s\\0" "${{watch[@]}}"']
         )
         return shown.decode().split("\0")[:-1]
 
