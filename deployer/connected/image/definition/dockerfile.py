@@ -6,14 +6,14 @@ Source: Docker, "Dockerfile reference": format, parser directives, line continua
 import json
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 _DIRECTIVE = re.compile(r"^#\s*([A-Za-z]+)\s*=\s*(\S+)\s*$")
 _FROM = re.compile(r"^(?:--platform=\S+\s+)?(\S+)(?:\s+[Aa][Ss]\s+(\S+))?$")
 _FLAG = re.compile(r"^(--[a-z]+(?:=\S*)?)\s+")
 _HEREDOC = re.compile(r"(?<!<)<<-?\s*([\"']?)([A-Za-z_]\w*)\1")
-_VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?[-+][^}]*)?\}|(\w+))")
+_VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?([-+])([^}]*))?\}|(\w+))")
 
 #: Programs that run the command in their arguments.
 _BEFORE = ("env", "sudo", "exec", "command", "nohup", "time")
@@ -40,6 +40,10 @@ class Instruction(NamedTuple):
         """Return the words of the exec form (JSON), or the words that a shell would read."""
         listed = self.exec_form()
         return listed if listed is not None else shell_words(self.value)
+
+    def flag(self, name: str) -> str:
+        """Return the value of a flag, empty without it."""
+        return next((flag.partition("=")[2] for flag in self.flags if flag.startswith(f"--{name}=")), "")
 
     def exec_form(self) -> list[str] | None:
         """Return the words of the exec form, or None for the shell form."""
@@ -92,6 +96,22 @@ class Dockerfile(NamedTuple):
         for stage in self.stages:
             yield from stage.instructions
 
+    def images(self, arguments: Mapping[str, str]) -> Iterator[tuple[Instruction, str, str]]:
+        """Yield each FROM and ``--from`` of an image, not of a stage: its name as written, and without variables.
+
+        Args:
+            arguments: values given to the build. They take precedence over the defaults of ARG.
+        """
+        values = {**dict(pair for argument in self.arguments for pair in argument.pairs()), **arguments}
+        stages = {"scratch", ""}
+        for number, stage in enumerate(self.stages):
+            first, *others = stage.instructions
+            for step, written in [(first, stage.base), *((step, step.flag("from")) for step in others)]:
+                image = _VARIABLE.sub(lambda found: _value(found, values), written)
+                if image.lower() not in stages:
+                    yield step, written, image
+            stages |= {stage.name, str(number)}
+
     def image(self) -> list[Instruction]:
         """Return the instructions for the final image: those of the base stages, then those of the last stage."""
         stages = self.lineage(self.stages[-1]) if self.stages else []
@@ -130,7 +150,15 @@ def parse(text: str) -> Dockerfile:
 
 def variables(value: str) -> set[str]:
     """Return the names of the variables in a value."""
-    return {found[1] or found[2] for found in _VARIABLE.finditer(value)}
+    return {match[1] or match[4] for match in _VARIABLE.finditer(value)}
+
+
+def _value(variable: re.Match[str], values: Mapping[str, str]) -> str:
+    """Return the value of ``$NAME``, ``${NAME:-DEFAULT}`` or ``${NAME:+OTHER}``. An unset variable is empty."""
+    value = values.get(variable[1] or variable[4], "")
+    if variable[2] == "+":
+        return variable[3] if value else ""
+    return value or variable[3] or ""
 
 
 def shell_words(text: str) -> list[str]:

@@ -4,7 +4,7 @@ Running the steps without a network does not prevent these downloads.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import docker
@@ -18,7 +18,6 @@ from deployer.system import files
 HINT = "--offline: a step that is not in the engine's cache runs without network; build once without it; "
 
 _ADDRESS = re.compile(r"(https?|git)://|git@")
-_VARIABLE = re.compile(r"\$\{?(\w+)\}?")
 
 
 def check_dockerfile(client: docker.DockerClient, path: Path, arguments: Mapping[str, str]) -> None:
@@ -32,19 +31,11 @@ def check_dockerfile(client: docker.DockerClient, path: Path, arguments: Mapping
             raise UsageError(f"{path}:{line}: offline, and the engine has no image {image}", hint)
 
 
-def fetched(text: str, arguments: Mapping[str, str]) -> Iterator[tuple[int, str, str]]:
-    """Yield (line, image, "") for each required image, and (line, "", address) for each download."""
-    known = {"scratch"}
-    for number, stage in enumerate(dockerfile.parse(text).stages):
-        for instruction in stage.instructions:
-            sources = [flag.partition("=")[2] for flag in instruction.flags if flag.startswith("--from=")]
-            if instruction.name == "FROM":
-                sources = [stage.base]
-            for source in sources:
-                image = _VARIABLE.sub(lambda match: arguments.get(match[1], match[0]), source)
-                if image.lower() not in known and "$" not in image:
-                    yield instruction.line, image, ""
-            if instruction.name == "ADD":
-                addresses = [word for word in instruction.words()[:-1] if _ADDRESS.match(word)]
-                yield from ((instruction.line, "", address) for address in addresses)
-        known |= {stage.name, str(number)}
+def fetched(text: str, arguments: Mapping[str, str]) -> list[tuple[int, str, str]]:
+    """Return (line, image, "") for each required image, and (line, "", address) for each download, in order."""
+    parsed = dockerfile.parse(text)
+    needs = [(step.line, image, "") for step, _, image in parsed.images(arguments)]
+    for step in parsed.instructions():
+        if step.name == "ADD":
+            needs += [(step.line, "", word) for word in step.words()[:-1] if _ADDRESS.match(word)]
+    return sorted(needs)

@@ -18,18 +18,9 @@ _APT_LISTS = "/var/lib/apt/lists"
 
 def images(source: DefinitionSource) -> Iterator[Finding]:
     """Check pins.image in FROM and COPY --from."""
-    defaults = dict(pair for argument in source.dockerfile.arguments for pair in argument.pairs())
-    known = {"scratch"}
-    for number, stage in enumerate(source.dockerfile.stages):
-        first, *others = stage.instructions
-        named = [(first, stage.base)]
-        named += [(step, flag[7:]) for step in others for flag in step.flags if flag.startswith("--from=")]
-        for step, image in named:
-            if not variables(image) & _OURS:
-                meant = re.sub(r"\$\{?(\w+)[^}]*\}?", lambda found: defaults.get(found[1], ""), image)
-                if meant.lower() not in known and "@sha256:" not in meant:
-                    yield finding("pins.image", source.at(step), image=image)
-        known |= {stage.name, str(number)}
+    for step, written, image in source.dockerfile.images({}):
+        if not variables(written) & _OURS and "@sha256:" not in image:
+            yield finding("pins.image", source.at(step), image=written)
 
 
 def user(source: DefinitionSource) -> Iterator[Finding]:

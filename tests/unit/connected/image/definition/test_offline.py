@@ -21,7 +21,7 @@ from $BASE
 
 
 def test_what_the_engine_would_fetch_for_a_dockerfile() -> None:
-    assert list(fetched(DOCKERFILE, ARGUMENTS)) == [
+    assert fetched(DOCKERFILE, ARGUMENTS) == [
         (2, "deployer/build-base:1", ""),
         (4, "registry.invalid/tool:1", ""),
         (6, "", "https://files.invalid/x.tar"),
@@ -30,3 +30,9 @@ def test_what_the_engine_would_fetch_for_a_dockerfile() -> None:
         (13, "deployer/base:1", ""),
         (14, "deployer/base:1", ""),
     ]
+
+
+def test_variables_have_the_values_that_docker_gives_them() -> None:
+    text = "ARG TAG=12\nFROM ${BASE:-debian}\nFROM debian:${TAG}\nFROM ${GONE:-alpine}\nFROM debian${TAG:+-slim}\n"
+    images = [image for _, image, _ in fetched(text, ARGUMENTS)]
+    assert images == ["deployer/base:1", "debian:12", "alpine", "debian-slim"]
