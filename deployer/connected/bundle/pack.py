@@ -17,7 +17,7 @@ import zstandard
 
 import deployer
 from deployer.connected.bundle.contents import SBOM_MEMBER, Contents
-from deployer.connected.bundle.layer import codecs, known_layers
+from deployer.connected.bundle.layer import codecs, known_layers, overlays
 from deployer.connected.bundle.layer.framecache import FrameCache
 from deployer.connected.bundle.layer.known_layers import DamagedLayer, KnownLayer
 from deployer.connected.bundle.layer.layer_source import LayerSources
@@ -29,7 +29,7 @@ from deployer.connected.ground import progress
 from deployer.connected.ground.scratch import Scratch
 from deployer.connected.linker import commands, families
 from deployer.connected.linker.commands import Tree
-from deployer.connected.rootfs import datafolder, imageconfig
+from deployer.connected.rootfs import datafolder, imageconfig, wheels
 from deployer.connected.rootfs.datafolder import DataFile
 from deployer.connected.rootfs.entries import OnDisk, Stored, shown
 from deployer.contract.base import json_records, records, tarformat
@@ -242,10 +242,10 @@ def _with_families(contents: Contents, sources: LayerSources, say: Callable[[str
     """Return the contents with the MPI families of the image's and app's programs, unless the contents name them."""
     if contents.mpi is not None:
         return contents
-    wheels = any(name.startswith(manifests.WHEELS_PREFIX) for name in contents.carried)
     app = datafolder.app_files(contents.app) if contents.app else []
     in_app = [(f"{APP}/{file.name}", OnDisk(file.path, file.size)) for file in app]
-    found = families.find(sources.users(), contents.jobs, wheels, in_app)
+    has_wheels = manifests.WHEELS in overlays.by_name(contents.carried)
+    found = families.find(sources.users(), contents.jobs, has_wheels, in_app)
     if found.families:
         say(f"mpi: {', '.join(found.families)}, to which {found.path} is linked")
     return contents._replace(mpi=found.families)
@@ -318,13 +318,10 @@ def _mount_points(
 
 def _refuse_missing(contents: Contents, settings: imageconfig.ImageConfig, tree: Tree, plans: Sequence[Plan]) -> None:
     """Raise Refused if a job's command cannot start in the image at any site."""
-    wheels = [
-        path
-        for name, path in contents.carried.items()
-        if name.startswith((manifests.WHEELS_PREFIX, manifests.VARIANTS_PREFIX))
-    ]
+    carried = overlays.by_name(contents.carried)
+    programs = set().union(*(wheels.programs(carried[name]) for name in carried if name != manifests.ENGINE))
     look = commands.in_tree(tree, contents.app)
-    place = commands.place(look, settings.env, settings.workdir or "/", plans, commands.of_wheels(wheels))
+    place = commands.place(look, settings.env, settings.workdir or "/", plans, programs)
     commands.refuse(contents.jobs, place)
 
 
@@ -348,8 +345,11 @@ def _write(
     writer.member(oci.INDEX_FILE, oci.index(image_manifest, contents.name, contents.version, layer.architecture))
     for file in datafolder.app_files(contents.app) if contents.app else ():
         writer.member(manifests.APP_PREFIX + file.name, b"".join(datafolder.pieces(file)), file.mode)
+    carried = overlays.by_name(contents.carried)
+    beside = [overlays.write(writer, name, paths, layer.python, codec) for name, paths in carried.items()]
     for name, path in sorted(contents.carried.items()):
-        _write_file(writer, name, path)
+        if not name.endswith(".whl"):
+            _write_file(writer, name, path)
     _write_data(writer, folders)
     return manifests.Manifest(
         name=contents.name,
@@ -375,6 +375,7 @@ def _write(
         segments=[],
         needs=tuple(contents.needs),
         mpi=tuple(contents.mpi or ()),
+        overlays=tuple(beside),
     )
 
 
@@ -409,29 +410,25 @@ def _write_sbom(writer: BundleWriter, contents: Contents, layer: KnownLayer) -> 
     The SBOM lists the image's packages, the wheels and the data. A cached SBOM for the same content is reused,
     because the imports for a new one take longer than everything else except the layer.
     """
-    found = writer.contents()
-    carried = {
-        name: found[name]
-        for name in found
-        if name.startswith((manifests.WHEELS_PREFIX, manifests.VARIANTS_PREFIX, manifests.KIT_PREFIX))
-    }
     digests = sealed_file.contents(writer.members, writer.segments)
-    inputs = [[name, [segment.sha256 for segment in digests[name]]] for name in carried]
-    made_of = hashlib.sha256(json.dumps([contents.name, contents.version, sorted(contents.data), inputs]).encode())
+    prefixes = (manifests.OVERLAYS_PREFIX, manifests.KIT_PREFIX)
+    inputs = [[name, [item.sha256 for item in digests[name]]] for name in digests if name.startswith(prefixes)]
+    words = [contents.name, contents.version, sorted(contents.data), sorted(contents.carried), inputs]
+    made_of = hashlib.sha256(json.dumps(words).encode())
     if list(layer.sbom[:1]) != [made_of.hexdigest()]:
-        pieces = _sbom(contents, layer, carried)
+        pieces = _sbom(contents, layer, writer.contents())
         layer = layer._replace(sbom=[made_of.hexdigest(), *(piece.decode() for piece in pieces)])
     pieces = [piece.encode() for piece in layer.sbom[1:]]
     writer.pieces(SBOM_MEMBER, sum(map(len, pieces)), pieces)
     return layer
 
 
-def _sbom(contents: Contents, layer: KnownLayer, carried: Mapping[str, Stored]) -> list[bytes]:
+def _sbom(contents: Contents, layer: KnownLayer, members: Mapping[str, Stored]) -> list[bytes]:
     from deployer.connected.bundle.about import sbom
 
-    wheels = [sbom.of_wheel(data, name) for name, data in carried.items() if sbom.WHEELS.match(name)]
-    if any(name.startswith(manifests.KIT_PREFIX) for name in carried):
+    packages = [sbom.of_wheel(path, name) for name, path in sorted(contents.carried.items()) if name.endswith(".whl")]
+    if any(name.startswith(manifests.KIT_PREFIX) for name in members):
         from deployer.connected.bundle import kit
 
-        wheels += kit.packages(carried)
-    return sbom.make(contents.name, contents.version, known_layers.inventory(layer), wheels, contents.data)
+        packages += kit.packages(members)
+    return sbom.make(contents.name, contents.version, known_layers.inventory(layer), packages, contents.data)

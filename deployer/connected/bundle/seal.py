@@ -56,6 +56,16 @@ class BundleWriter:
             raise AssertionError(f"{name} does not have the {size} bytes announced")
         self._pad(size)
 
+    def frames(self, name: str, size: int, frames: Iterable[Pressed]) -> None:
+        """Append a member of ``size`` bytes from frames, whose digests are trusted."""
+        self.members.append(BundleMember(name, size, 0o644))
+        self._segment(HEADER, sealed_file.member_header(self.members[-1]))
+        for holds, raw, (data, sha256) in frames:
+            self.segments.append(Segment(FRAME, self._offset, len(data), sha256, raw, holds))
+            self._stream.write(data)
+            self._offset += len(data)
+        self._pad(size)
+
     def contents(self) -> dict[str, Stored]:
         """Return the non-empty members written so far, for reading."""
         self._stream.flush()  # readers bypass the buffer

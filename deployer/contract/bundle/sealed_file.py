@@ -156,19 +156,24 @@ def check(manifest: Manifest, end: int) -> None:
         if segment.size != len(data) or segment.sha256 != hashlib.sha256(data).hexdigest():
             raise IntegrityError("the %s at byte %d does not match the member list" % (kind, segment.offset))
 
-    layer = layer_member(manifest)
+    layer, raw_size = layer_member(manifest), 0
+    framed = {layer, *(overlay.member for overlay in manifest.overlays)}
+    if len(framed) <= len(manifest.overlays) or not framed <= {member.name for member in manifest.members}:
+        raise IntegrityError("the layer or an overlay is missing, or is listed twice")
     for member in manifest.members:
         take_known(HEADER, member_header(member))
         content_end = position + member.size
         while position < content_end:
-            _check_content(take(FRAME if member.name == layer else DATA))
+            segment = take(FRAME if member.name in framed else DATA)
+            _check_content(segment)
+            raw_size += segment.raw or 0 if member.name == layer else 0
         if position != content_end:
             raise IntegrityError(f"the segments of {member.name} do not end where the member ends")
         if tarformat.padding(member.size):
             take_known(PADDING, b"\0" * tarformat.padding(member.size))
     if next(segments, None) is not None or position != end:
         raise IntegrityError("the segment table does not end where the manifest starts")
-    if manifest.image.raw_size != sum(segment.raw or 0 for segment in manifest.segments):
+    if manifest.image.raw_size != raw_size:
         raise IntegrityError("the frames do not add up to the size of the image")  # the space check relies on that size
     _check_oci(manifest)
 

@@ -17,9 +17,9 @@ from typing import Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple
 from deployer.contract.base import json_records
 from deployer.contract.base.errors import IntegrityError
 from deployer.contract.bundle import sealed_file
-from deployer.contract.bundle.manifest import DATA_PREFIX, KIT_PREFIX, Segment
+from deployer.contract.bundle.manifest import DATA_PREFIX, KIT_PREFIX, Manifest, Segment, WheelOverlay
 from deployer.contract.site import plan as plans
-from deployer.site.install import bytecode, donor, kit, mount_points, remove, unpack, wheels
+from deployer.site.install import bytecode, donor, kit, mount_points, remove, unpack
 from deployer.site.install.admit import admit, pin_signers
 from deployer.site.install.donor import Donor
 from deployer.site.storage import data, frames, inventory, layers, space, unfinished
@@ -58,16 +58,16 @@ class _Shares(NamedTuple):
 
     Attributes:
         rootfs: the name of the layer with its rootfs.
-        overlays: the name of the layer with its overlays; empty if it has no wheels.
+        overlays: the name of the layer with its overlays; empty if it has none.
         links: the layers, by their names in the image's folder.
-        wheels: the segments of all its wheels.
+        packages: the overlays in it.
         donor: a layer that already has some files of the rootfs.
     """
 
     rootfs: str
     overlays: str
     links: Mapping[str, str]
-    wheels: List[Segment]
+    packages: List[WheelOverlay]
     donor: Optional[Donor]
 
     @property
@@ -143,23 +143,21 @@ def install(
                 unfinished.reap(store.layers)
                 shares = _shares(verification, store)
                 layers.release(store, shares.names)
-                there = _there(store, shares)
+                found = ((name, layers.whole(store, name)) for name in shares.names)
+                there = {name: layer for name, layer in found if layer}
                 for name in shares.names:
                     if name not in there:
                         remove.check_layer_unused(store, name)
-                overlays = unpack.Unpacked(0, 0)
-                if shares.overlays and shares.overlays not in there:
-                    # Wheels that have not arrived need at least their own size.
-                    least = unpack.Unpacked(0, sum(segment.size for segment in shares.wheels))
-                    overlays = least if arriving else wheels.room(verification, stream, processes)
-                rootfs = unpack.Unpacked(0, 0) if shares.rootfs in there else _room(verification, shares.donor)
+                shared = shares.packages if shares.overlays in there else []
+                parts = [room(item for item in verification.manifest.overlays if item not in shared)]
+                if shares.rootfs not in there:
+                    parts.append(_room(verification, shares.donor))
                 state = os.fstat(stream.fileno())
-                parts = [rootfs, overlays]
                 if arriving and state.st_dev == os.stat(store.images).st_dev:
                     parts.append(unpack.Unpacked(0, max(0, seal.end - state.st_size)))
                 _check_space(verification, store, parts, state if kept else None)
                 with unfinished.folder(store.images) as new, layers.claimed(store, new, shares.links):
-                    advance = _advance(verification, _MEMBERS, progress)
+                    advance = _advance(verification, verification.manifest.overlays, _MEMBERS, progress)
                     _write_image(new, store, shares, there, verification, processes, advance)
                     mount_points.make(os.path.join(new, ROOTFS), verification.manifest.mount_points)
                     if claimed:  # and incomplete
@@ -176,23 +174,22 @@ def _shares(verification: Verification, store: Store) -> _Shares:
     manifest, segments = verification.manifest, verification.layer_segments()
     read_only = kit.has_udocker(manifest)
     rootfs = layers.name(segments, read_only)
-    members = sorted(wheels.segments(verification).items())
+    packages = [overlay for overlay in manifest.overlays if overlay.name != ENGINE]
     links, overlays = {ROOTFS: rootfs}, ""
-    if members:
-        named = partial(layers.name_of_overlays, rootfs, members, manifest.image)
+    if packages:
+        contents = sorted((item.name, verification.member_segments(item.member)) for item in packages)
+        named = partial(layers.name_of_overlays, rootfs, contents, manifest.image)
         overlays = named(True)
         # If they are here with bytecode, skip the test whether a container can start, which starts processes.
         if not layers.whole(store, overlays) and not bytecode.is_possible(manifest):
             overlays = named(False)
-        links.update((str(wheels.overlay(member)).partition("/")[0], overlays) for member, _ in members)
-    content = [segment for _, wheel in members for segment in wheel]
-    return _Shares(rootfs, overlays, links, content, donor.choose(store, rootfs, segments, read_only))
+        links.update((overlay.name.partition("/")[0], overlays) for overlay in packages)
+    return _Shares(rootfs, overlays, links, packages, donor.choose(store, rootfs, segments, read_only))
 
 
-def _there(store: Store, shares: _Shares) -> Dict[str, Layer]:
-    """Return the layers that exist already, by name."""
-    there = ((name, layers.whole(store, name)) for name in shares.names)
-    return {name: layer for name, layer in there if layer}
+def room(overlays: Iterable[WheelOverlay]) -> unpack.Unpacked:
+    """Return how many files and bytes overlays will need, with bytecode, as the manifest claims."""
+    return _total([unpack.Unpacked(overlay.entries, overlay.bytes) for overlay in overlays])
 
 
 def _room(verification: Verification, given: Optional[Donor]) -> unpack.Unpacked:
@@ -238,7 +235,8 @@ def _write_image(
     """Write the image into the folder ``new``, which has its links, with its receipt and the missing layers."""
     there = {name: layer for name, layer in there.items() if files.is_folder(layer.folder)}  # now they are claimed
     checked = verification.layer_segments() if shares.rootfs in there else []
-    checked = checked + (shares.wheels if shares.overlays in there else [])
+    for overlay in shares.packages if shares.overlays in there else ():
+        checked = checked + verification.member_segments(overlay.member)
     _check_shared(checked, verification, jobs, advance)
     written = [unpack.Unpacked(layer.entries, layer.bytes) for layer in there.values()]
     if shares.rootfs not in there:
@@ -247,14 +245,16 @@ def _write_image(
         overlays = unpacked = None
         if shares.overlays and shares.overlays not in there:
             overlays = stack.enter_context(unfinished.folder(store.layers))
-            unpacked = wheels.unpack(overlays, verification, verification.manifest.image.python, jobs, advance)
+            unpacked = _unpack_overlays(overlays, shares.packages, verification, jobs, advance)
             written.append(unpacked)
+        engine = [overlay for overlay in verification.manifest.overlays if overlay.name == ENGINE]
+        written.append(_unpack_overlays(new, engine, verification, jobs, advance))
         written.append(_fill(new, verification, advance))
         bundle, whole = verification.finish(), _total(written)
         kit.prepare(InstalledImage(new, _receipt(bundle, whole)))
         if overlays and unpacked:
-            rootfs, engine = os.path.join(new, ROOTFS), os.path.join(new, ENGINE)
-            bytecode.compile_overlays(overlays, bundle.manifest.image, jobs, rootfs, engine)
+            compiler = (os.path.join(new, ROOTFS), os.path.join(new, ENGINE))
+            bytecode.compile_overlays(overlays, bundle.manifest.image, jobs, *compiler)
             layers.publish(store, shares.overlays, overlays, unpacked.entries, unpacked.bytes)
     if shares.overlays and files.is_file(os.path.join(store.layers, shares.overlays, BYTECODE)):
         layers.link(new, BYTECODE, shares.overlays)
@@ -285,7 +285,7 @@ def _make_layer(
     read_only = kit.has_udocker(verification.manifest)
     with unfinished.folder(store.layers) as new:
         rootfs = os.path.join(new, ROOTFS)
-        written = _unpack_layer(rootfs, verification, jobs, advance, shares.donor, notes)
+        written = _unpack_frames(rootfs, segments, verification, jobs, advance, shares.donor, notes)
         if read_only:
             kit.protect(rootfs)
         frames.write(new, [(segments[number], notes[number]) for number in sorted(notes)], read_only)
@@ -314,20 +314,30 @@ def write_receipt(
 
     By default this writes what a rank reads, without data: ``rootfs``, ``wheels``, ``variants`` and ``app``.
     """
-    advance = _advance(verification, targets, progress)
+    overlays = overlays_of(verification.manifest, KIT_PREFIX in targets)
+    advance = _advance(verification, overlays, targets, progress)
     rootfs = os.path.join(folder, ROOTFS)
-    written = _unpack_layer(rootfs, verification, jobs, advance)
+    written = [_unpack_frames(rootfs, verification.layer_segments(), verification, jobs, advance)]
     mount_points.make(rootfs, verification.manifest.mount_points)
-    overlays = wheels.unpack(folder, verification, verification.manifest.image.python, jobs, advance)
-    return _total([written, overlays, _write_members(folder, verification, advance, targets)])
+    written.append(_unpack_overlays(folder, overlays, verification, jobs, advance))
+    return _total([*written, _write_members(folder, verification, advance, targets)])
 
 
-def _advance(verification: Verification, targets: Mapping[str, str], progress: Optional[InstallProgress]) -> Progress:
-    """Return a function to call with the number of bytes just processed from the layer, wheels and members."""
-    total = sum(segment.raw or 0 for segment in verification.layer_segments())
-    for member in verification.manifest.members:
-        if _target(member.name, targets) or wheels.overlay(member.name):
-            total += member.size
+def overlays_of(manifest: Manifest, with_engine: bool) -> List[WheelOverlay]:
+    """Return a bundle's overlays for ranks, and the one with the kit's runtime if wanted."""
+    return [overlay for overlay in manifest.overlays if with_engine or overlay.name != ENGINE]
+
+
+def _advance(
+    verification: Verification,
+    overlays: Iterable[WheelOverlay],
+    targets: Mapping[str, str],
+    progress: Optional[InstallProgress],
+) -> Progress:
+    """Return a function to call with the number of bytes just processed from the layer, overlays and members."""
+    framed = [verification.layer_segments()] + [verification.member_segments(overlay.member) for overlay in overlays]
+    total = sum(segment.raw or 0 for segments in framed for segment in segments)
+    total += sum(member.size for member in verification.manifest.members if _target(member.name, targets))
 
     def advance(size: int) -> None:
         if progress:
@@ -336,19 +346,30 @@ def _advance(verification: Verification, targets: Mapping[str, str], progress: O
     return advance
 
 
-def _unpack_layer(
-    rootfs: str,
+def _unpack_overlays(
+    folder: str, overlays: Iterable[WheelOverlay], verification: Verification, jobs: int, advance: Progress
+) -> unpack.Unpacked:
+    """Write overlays into ``folder``. After an error, the caller removes what was written."""
+    written = []
+    for overlay in overlays:
+        segments = verification.member_segments(overlay.member)
+        written.append(_unpack_frames(os.path.join(folder, overlay.name), segments, verification, jobs, advance))
+    return _total(written)
+
+
+def _unpack_frames(
+    root: str,
+    segments: List[Segment],
     verification: Verification,
     jobs: int,
     advance: Progress,
     given: Optional[Donor] = None,
     notes: Optional[Dict[int, FrameNote]] = None,
 ) -> unpack.Unpacked:
-    """Unpack a bundle's layer into the new folder ``rootfs``, linking the files from a donor.
+    """Unpack the frames of a layer or an overlay into the new folder ``root``, linking the files from a donor.
 
     ``notes`` is as in ``unpack``.
     """
-    segments = verification.layer_segments()
     decompress = codec.decompressor(str(verification.manifest.codec["name"]))
     sizes = [unpack.Frame(str(segment.holds), segment.raw or 0) for segment in segments]
 
@@ -362,11 +383,11 @@ def _unpack_layer(
         verification.passed(segments[number])
         advance(sizes[number].raw)
 
-    def link(root: int, folders: Set[bytes]) -> Iterator[Tuple[int, FrameNote]]:
-        return given.link(root, folders, segments, read, source, jobs) if given else iter(())
+    def link(opened: int, folders: Set[bytes]) -> Iterator[Tuple[int, FrameNote]]:
+        return given.link(opened, folders, segments, read, source, jobs) if given else iter(())
 
-    os.mkdir(rootfs)
-    return unpack.unpack(sizes, source, rootfs, jobs, done, link, notes)
+    os.makedirs(root)
+    return unpack.unpack(sizes, source, root, jobs, done, link, notes)
 
 
 def _write_members(

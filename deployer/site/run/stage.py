@@ -34,7 +34,7 @@ from deployer.contract.site import plan as plans
 from deployer.contract.site.choose import Obstacle, StagingNeed
 from deployer.site.container import container, node_folder
 from deployer.site.container.runtimes import charliecloud
-from deployer.site.install import bytecode, install, kit, mount_points, squash, wheels
+from deployer.site.install import bytecode, install, kit, mount_points, squash
 from deployer.site.jobs import result
 from deployer.site.rank import host_probe
 from deployer.site.rank.payload_monitor import GRACE
@@ -365,7 +365,7 @@ def _fill(request: StageRequest) -> None:
             raise IntegrityError(f"{nearest} is not the bundle of {request.image}", "install it again with --keep")
         jobs = workers.suitable(os.fstat(stream.fileno()).st_size)
         manifest = verification.manifest
-        room = wheels.room(verification, stream, jobs)
+        room = install.room(install.overlays_of(manifest, bool(request.kit)))
         size = room.bytes + sum(segment.raw or 0 for segment in verification.layer_segments())
         size += bytecode.size(request.image) + os.path.getsize(request.tool)
         entries = manifest.image.entries + room.entries

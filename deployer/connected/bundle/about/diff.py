@@ -9,14 +9,15 @@ from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from typing import IO, NamedTuple
 
+from installer.utils import parse_wheel_filename
+
 from deployer.connected.bundle.about import packages
 from deployer.connected.bundle.shipment import shipment_for
 from deployer.connected.rootfs.entries import shown
 from deployer.contract.base import json_records, records, tarformat
-from deployer.contract.base.errors import IntegrityError
 from deployer.contract.base.tarformat import TarEntry
-from deployer.contract.bundle import delta, sealed_file, wheel
-from deployer.contract.bundle.manifest import HEADER, PADDING, WHEELS_PREFIX, Manifest, Segment
+from deployer.contract.bundle import delta, sealed_file
+from deployer.contract.bundle.manifest import HEADER, OURS, PADDING, WHEELS, Manifest, Segment
 from deployer.contract.bundle.sealed_file import Seal
 from deployer.system import codec
 from deployer.system.trust.verify import opened, read_manifest_block, read_seal
@@ -133,6 +134,8 @@ class _Bundle:
                 digests.append(segment.sha256)
             if member.name.startswith("deployer"):
                 found[shown(member.name.encode("utf-8", "surrogateescape"))] = (member.mode, digests)
+        for overlay in self.manifest.overlays:
+            found.update(dict.fromkeys(f"{OURS[0]}{overlay.name}/{name}" for name in overlay.wheels))
         return found
 
     def files(self, other: "_Bundle") -> dict[str, object]:
@@ -148,11 +151,11 @@ class _Bundle:
     def packages(self, other: "_Bundle") -> dict[tuple[str, str], str]:
         """Return the versions of wheels, and of packages with metadata in units that only this side has."""
         found = {}
-        for member in self.manifest.members:
-            if member.name.startswith(WHEELS_PREFIX):
-                with suppress(IntegrityError):  # for names that pack never writes
-                    name, version = wheel.distribution(member.name.rpartition("/")[2])
-                    found["pip", name] = version
+        for overlay in self.manifest.overlays:
+            for name in overlay.wheels if overlay.name == WHEELS else ():
+                with suppress(ValueError):  # for names that pack never writes
+                    wheel = parse_wheel_filename(name)
+                    found["pip", wheel.distribution] = wheel.version
         for entry, content in self._entries(other):
             match = _PIP.search(b"/" + entry.path)
             if match:

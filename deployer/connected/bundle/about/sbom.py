@@ -6,12 +6,12 @@ version changes only a few of the pieces that push sends.
 """
 
 import hashlib
-import io
 import json
 import re
 import uuid
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import IO, Any
 
 from cyclonedx.contrib.license.factories import LicenseFactory
@@ -27,22 +27,17 @@ from packageurl import PackageURL
 import deployer
 from deployer.connected.bundle.about.packages import DEB, PYPI, Package, PackageInventory, System, of_metadata
 from deployer.connected.bundle.contents import SBOM_MEMBER
-from deployer.connected.rootfs.entries import FileContent
+from deployer.connected.rootfs import wheels
 from deployer.contract.base import json_records
-from deployer.contract.base.errors import IntegrityError, UsageError
+from deployer.contract.base.errors import IntegrityError
 from deployer.contract.bundle import sealed_file
 from deployer.contract.bundle.manifest import Manifest
-from deployer.system import files, wheel
+from deployer.system import files
 
 MEMBER = SBOM_MEMBER
 
-#: Members that are Python packages.
-WHEELS = re.compile(r"^deployer/(?:wheels|kit|variants/[^/]+)/[^/]+\.whl$")
-_METADATA = re.compile(r"^[^/]+\.dist-info/METADATA$")
-_MAX_METADATA = 4 * 1024 * 1024
 #: The memory limit in bytes for reading an SBOM (records.memory): about 100,000 packages.
 MAX_MEMORY = 200_000_000
-_CHUNK = 1024 * 1024
 #: The type of a package URL (purl).
 _KIND = re.compile(r"[a-z][a-z0-9.+-]*")
 
@@ -53,35 +48,26 @@ _KIT_SYSTEM = System("debian", "12")
 _PIECE_ODDS = 16
 
 
-def of_wheel(content: FileContent, member: str) -> Package:
-    """Return the package of a wheel. Raises UsageError if the file is not a wheel."""
-    digest = hashlib.sha256()
-    for start in range(0, content.size, _CHUNK):
-        digest.update(content.read(start, _CHUNK))
-    package = None
-    try:
-        with wheel.archive(io.BufferedReader(files.RandomAccessFile(content.read, content.size))) as archive:
-            names = [name for name in archive.namelist() if _METADATA.match(name)]
-            if len(names) == 1 and archive.getinfo(names[0]).file_size <= _MAX_METADATA:
-                package = of_metadata(archive.read(names[0]), member, digest.hexdigest())
-    except wheel.BROKEN as error:
-        raise UsageError(f"{member} is not a wheel: {error}") from error
-    if package is None:
-        raise UsageError(f"{member} is not a wheel: it does not name its package")
-    return package
+def of_wheel(path: Path, where: str) -> Package:
+    """Return the package of a wheel. Raises IntegrityError if the file is not a wheel."""
+    with wheels.opened(path) as wheel:
+        package = of_metadata(wheel.read_dist_info("METADATA").encode(), where, files.sha256_file(str(path)))
+        if package is None:
+            raise IntegrityError("it does not name its package")
+        return package
 
 
 def make(
-    name: str, version: str, installed: PackageInventory, wheels: Iterable[Package], data: Iterable[str]
+    name: str, version: str, installed: PackageInventory, others: Iterable[Package], data: Iterable[str]
 ) -> list[bytes]:
     """Return the SBOM of the bundle NAME:VERSION in pieces. Each piece becomes a segment.
 
     Args:
         installed: the packages of the image.
-        wheels: the wheels and other package files among the bundle's members.
+        others: the wheels and the other package files of the bundle.
         data: the names of the data folders.
     """
-    components = [*_system(installed.system), *_packages(installed, wheels), *map(_data, sorted(data))]
+    components = [*_system(installed.system), *_packages(installed, others), *map(_data, sorted(data))]
     ours = Component(name="deployer", version=deployer.__version__, type=ComponentType.APPLICATION, bom_ref="deployer")
     bom = Bom(components=components, metadata=BomMetaData(tools=ToolRepository(components=[ours])))
     document = json.loads(JsonV1Dot6(bom).output_as_string())
@@ -130,13 +116,13 @@ def _system(system: System) -> list[Component]:
     return [Component(name=system.name, version=system.version or None, type=kind, bom_ref="os")]
 
 
-def _packages(installed: PackageInventory, wheels: Iterable[Package]) -> list[Component]:
+def _packages(installed: PackageInventory, others: Iterable[Package]) -> list[Component]:
     """Return one component per package. If a package is in several places of the image, list all of them."""
     places: dict[Package, list[str]] = {}
     for package in installed.packages:
         places.setdefault(package._replace(where=""), []).append(package.where)
     components = [_component(package, where, installed.system) for package, where in places.items()]
-    components += [_component(wheel, [wheel.where], _KIT_SYSTEM) for wheel in wheels]
+    components += [_component(package, [package.where], _KIT_SYSTEM) for package in others]
     return components
 
 

@@ -25,7 +25,7 @@ from deployer.connected.site_profile.profile import load
 from deployer.contract.base.errors import Refused, SpaceError, UsageError
 from deployer.contract.base.tarformat import TarEntry
 from deployer.contract.bundle.job import Job
-from deployer.contract.bundle.manifest import FRAME, WHEELS_PREFIX
+from deployer.contract.bundle.manifest import FRAME
 from deployer.system import files
 from deployer.system.trust.verify import begin, opened
 from tests import elves, tars, wheels
@@ -135,7 +135,7 @@ def test_a_changed_wheel_is_in_the_sbom(packer: Packer) -> None:
     for number, version in enumerate(("1.0", "1.0", "2.0")):
         path = folder / wheels.file_name(version=version)
         path.write_bytes(wheels.wheel({"demo.py": b""}, version=version))
-        contents = packer.contents(source)._replace(carried={f"{WHEELS_PREFIX}{path.name}": path})
+        contents = packer.contents(source)._replace(carried={f"deployer/wheels/{path.name}": path})
         fast, slow = (
             packing.pack(contents, [], packer.folder / f"{name}.tar", "zstd", cache).path.read_bytes()
             for name, cache in (("fast", packer.cache), ("slow", None))
