@@ -17,7 +17,7 @@ from typing import Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple
 from deployer.contract.base import json_records
 from deployer.contract.base.errors import IntegrityError
 from deployer.contract.bundle import sealed_file
-from deployer.contract.bundle.manifest import DATA_PREFIX, KIT_PREFIX, Manifest, Segment, WheelOverlay
+from deployer.contract.bundle.manifest import DATA_PREFIX, KIT_PREFIX, Segment, WheelOverlay
 from deployer.contract.site import plan as plans
 from deployer.site.install import bytecode, donor, kit, mount_points, remove, unpack
 from deployer.site.install.admit import admit, pin_signers
@@ -303,29 +303,21 @@ def _fill(folder: str, verification: Verification, advance: Progress) -> unpack.
     return written
 
 
-def write_receipt(
+def write_for_ranks(
     folder: str,
     verification: Verification,
+    overlays: Sequence[WheelOverlay],
     jobs: int,
-    progress: Optional[InstallProgress] = None,
-    targets: Mapping[str, str] = APP_ONLY,
-) -> unpack.Unpacked:
-    """Write rootfs, overlays and the members in ``targets`` into ``folder``, checking each segment when it is used.
-
-    By default this writes what a rank reads, without data: ``rootfs``, ``wheels``, ``variants`` and ``app``.
-    """
-    overlays = overlays_of(verification.manifest, KIT_PREFIX in targets)
+    progress: InstallProgress,
+    targets: Mapping[str, str],
+) -> None:
+    """Write rootfs, overlays and the members in ``targets`` into ``folder``, checking each segment when it is used."""
     advance = _advance(verification, overlays, targets, progress)
     rootfs = os.path.join(folder, ROOTFS)
-    written = [_unpack_frames(rootfs, verification.layer_segments(), verification, jobs, advance)]
+    _unpack_frames(rootfs, verification.layer_segments(), verification, jobs, advance)
     mount_points.make(rootfs, verification.manifest.mount_points)
-    written.append(_unpack_overlays(folder, overlays, verification, jobs, advance))
-    return _total([*written, _write_members(folder, verification, advance, targets)])
-
-
-def overlays_of(manifest: Manifest, with_engine: bool) -> List[WheelOverlay]:
-    """Return a bundle's overlays for ranks, and the one with the kit's runtime if wanted."""
-    return [overlay for overlay in manifest.overlays if with_engine or overlay.name != ENGINE]
+    _unpack_overlays(folder, overlays, verification, jobs, advance)
+    _write_members(folder, verification, advance, targets)
 
 
 def _advance(

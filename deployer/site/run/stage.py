@@ -365,7 +365,8 @@ def _fill(request: StageRequest) -> None:
             raise IntegrityError(f"{nearest} is not the bundle of {request.image}", "install it again with --keep")
         jobs = workers.suitable(os.fstat(stream.fileno()).st_size)
         manifest = verification.manifest
-        room = install.room(install.overlays_of(manifest, bool(request.kit)))
+        overlays = [item for item in manifest.overlays if item.name != ENGINE or request.kit == kit.UDOCKER]
+        room = install.room(overlays)
         size = room.bytes + sum(segment.raw or 0 for segment in verification.layer_segments())
         size += bytecode.size(request.image) + os.path.getsize(request.tool)
         entries = manifest.image.entries + room.entries
@@ -374,7 +375,7 @@ def _fill(request: StageRequest) -> None:
             entries += kit.ENTRIES
         _check_room(_place(request), size, entries)
         targets = install.APP_AND_KIT if request.kit else install.APP_ONLY
-        install.write_receipt(request.into, verification, jobs, _stop_if_asked, targets)
+        install.write_for_ranks(request.into, verification, overlays, jobs, _stop_if_asked, targets)
         mount_points.make(os.path.join(request.into, ROOTFS), request.mounts)
     bytecode.restore(request.image, request.into)
     _merge(request)

@@ -52,16 +52,20 @@ class Piece(NamedTuple):
     read: Callable[[], bytes]
 
 
-def pieces(tree: SortedTree) -> Iterator[Piece]:
+def pieces(tree: SortedTree, least: int = GROUP_MIN, most: int = GROUP_MAX) -> Iterator[Piece]:
     """Yield the layer's uncompressed tar stream: folders, files, links.
 
     A header is never split between two pieces. The last piece always contains the links and the end of the tar.
+
+    Args:
+        least: bytes after which the hash of a path may end a group.
+        most: bytes after which a group ends.
     """
     for section, entries in itertools.groupby(tree.entries(), lambda entry: tarformat.SECTIONS[entry.kind]):
         if section == tarformat.LINKS:
             yield _links(list(entries))
             return
-        yield from _section(tree, section, entries)
+        yield from _section(tree, section, entries, least, most)
     yield _links([])
 
 
@@ -70,11 +74,11 @@ def _links(entries: Sequence[TarEntry]) -> Piece:
     return Piece(tarformat.LINKS, weight, lambda: b"".join(map(tarformat.encode, entries)) + END)
 
 
-def _section(tree: SortedTree, section: str, entries: Iterable[TarEntry]) -> Iterator[Piece]:
+def _section(tree: SortedTree, section: str, entries: Iterable[TarEntry], least: int, most: int) -> Iterator[Piece]:
     group: list[TarEntry] = []
     size = 0
     for entry in entries:
-        if entry.size > GROUP_MAX:
+        if entry.size > most:
             if group:
                 yield Piece(section, size, partial(_whole, tree, group))
                 group, size = [], 0
@@ -82,7 +86,7 @@ def _section(tree: SortedTree, section: str, entries: Iterable[TarEntry]) -> Ite
             continue
         group.append(entry)
         size += tarformat.BLOCK + entry.size + tarformat.padding(entry.size)
-        if size >= GROUP_MAX or (size >= GROUP_MIN and zlib.crc32(entry.path) % GROUP_ODDS == 0):
+        if size >= most or (size >= least and zlib.crc32(entry.path) % GROUP_ODDS == 0):
             yield Piece(section, size, partial(_whole, tree, group))
             group, size = [], 0
     if group:

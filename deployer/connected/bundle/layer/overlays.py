@@ -13,6 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import installer
+
 from deployer.connected.bundle.layer import layer
 from deployer.connected.bundle.layer.codecs import Codec
 from deployer.connected.bundle.layer.compress import Press, Pressed
@@ -61,7 +63,8 @@ def write(
     for path, new in wheels.added(wheelhouse):
         folders = wheels.folders_of(new) - known
         known |= folders
-        key = caches.key(files.sha256_file(str(path)), sorted(folders), sorted(new), python, codec.record())
+        depends = (installer.__version__, files.sha256_file(str(path)), sorted(folders), sorted(new), python)
+        key = caches.key(*depends, codec.record())
         kept = caches.OVERLAYS.folder / f"{key}{_FRAMES}"
         table = CachedFacts(kept.with_suffix(".json"), "overlay", _VERSION)
         part = table.load(functools.partial(records.read, _Part)) if kept.is_file() else None
@@ -70,13 +73,13 @@ def write(
             table.save(records.plain(part))
         frames += [(kept, frame) for frame in part.frames]
         entries, size = entries + part.entries, size + part.bytes
-    caches.OVERLAYS.trim()
     end = codec.compress(layer.END)
     last = Pressed(LINKS, len(layer.END), CachedFrame(end, hashlib.sha256(end).hexdigest()))
     frames.sort(key=lambda item: item[1].holds != FOLDERS)  # all folders come first
     overlay = WheelOverlay(name, [path.name for path in wheelhouse], entries, size)
     whole = sum(frame.size for _, frame in frames) + len(end)
     writer.frames(overlay.member, whole, itertools.chain(_read(frames), [last]))
+    caches.OVERLAYS.trim()
     return overlay
 
 
@@ -100,7 +103,7 @@ def _make(wheel: Path, kept: Path, folders: Sequence[str], names: Sequence[str],
             with wheels.opened(wheel) as source:
                 source.unpack(Path(root), python)
             tree = _Tree(root, folders, names)
-            pieces = (piece for piece in layer.pieces(tree) if piece.holds != LINKS)
+            pieces = (piece for piece in layer.pieces(tree, layer.LARGE, layer.LARGE) if piece.holds != LINKS)
             for holds, raw, (data, sha256) in Press(codec).frames(pieces):
                 frames.append(Segment(FRAME, stream.tell(), len(data), sha256, raw, holds))
                 stream.write(data)
