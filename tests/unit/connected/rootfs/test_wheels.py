@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from deployer.connected.rootfs import wheels
 from deployer.contract.base.errors import IntegrityError, UsageError
+from tests.attack.test_memory import LIMIT, peak
 from tests.wheels import file_name, record_line, wheel
 
 SCRIPTS = b"[console_scripts]\ndemo-tool = demo:main\nother = demo:App.run [extra]\n[gui_scripts]\nwin = demo:gui\n"
@@ -170,3 +171,31 @@ def test_a_file_of_one_wheel_is_no_folder_of_another(tmp_path: Path, files: tupl
     found = [written(tmp_path, wheel(content, name), name) for name, content in zip("ab", files, strict=True)]
     with pytest.raises(UsageError, match="lib/demo is both a file and a folder"):
         list(wheels.added(found))
+
+
+_WHEEL = """
+import io, struct
+from deployer.contract.base.errors import IntegrityError
+from deployer.connected.rootfs.wheels import Wheel, named
+entry = struct.pack("<4s6H3L5H2L", b"PK\\1\\2", 20, 20, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0) + b"a"
+names = entry * (int(sys.argv[1]) // len(entry))
+end = struct.pack("<4s4H2LH", b"PK\\5\\6", 0, 0, 65535, 65535, len(names), 0, 0)
+try:
+    with named("demo-1.0-py3-none-any.whl"):
+        Wheel(io.BytesIO(names + end), "demo-1.0-py3-none-any.whl")
+except IntegrityError as error:
+    print(error.message)
+"""
+
+
+@pytest.mark.parametrize(
+    ("size", "reason"),
+    [
+        (40 * 2**20, "its list of files has"),
+        pytest.param(7 * 2**20, "exactly one", marks=pytest.mark.thorough),
+    ],
+)
+def test_a_wheel_with_millions_of_files(size: int, reason: str) -> None:
+    used, text = peak(_WHEEL, size)
+    assert reason in text
+    assert used < LIMIT
