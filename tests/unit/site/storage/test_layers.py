@@ -10,7 +10,7 @@ import pytest
 from deployer.contract.base.errors import IntegrityError, Refused, UsageError
 from deployer.contract.base.tarformat import FILE, TarEntry
 from deployer.site.container.runtimes import RUNTIMES
-from deployer.site.install import gc, remove
+from deployer.site.install import content, gc, remove
 from deployer.site.install import install as installing
 from deployer.site.storage import inventory, layers, unfinished
 from deployer.site.storage.store import Store
@@ -277,7 +277,7 @@ def test_a_bundle_cannot_claim_the_layer_of_another(tmp_path, store, images):
 
 
 def test_a_failed_install_leaves_no_layer(tmp_path, store, monkeypatch):
-    monkeypatch.setattr(installing.Verification, "left", lambda self: [])
+    monkeypatch.setattr(content.Verification, "left", lambda self: [])
     with pytest.raises(AssertionError, match="never checked"):
         installing.install(bundle(tmp_path), store)
     assert os.listdir(store.layers) == os.listdir(store.images) == []
