@@ -196,34 +196,17 @@ class InstalledImage(NamedTuple):
         return [plan.read(files.read_text(path).encode(), path) for path in paths]
 
 
-class Store(NamedTuple):
-    """The site's root folder."""
+class Store:
+    """The site's root folder, and the folders in it."""
 
-    root: str
-
-    @property
-    def bundles(self) -> str:
-        return os.path.join(self.root, "bundles")
-
-    @property
-    def images(self) -> str:
-        return os.path.join(self.root, "images")
-
-    @property
-    def layers(self) -> str:
-        return os.path.join(self.root, LAYERS)
-
-    @property
-    def jobs(self) -> str:
-        return os.path.join(self.root, "jobs")
-
-    @property
-    def incoming(self) -> str:
-        return os.path.join(self.root, "incoming")
-
-    @property
-    def logs(self) -> str:
-        return os.path.join(self.root, "logs")
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self.bundles = os.path.join(root, "bundles")
+        self.images = os.path.join(root, "images")
+        self.layers = os.path.join(root, LAYERS)
+        self.jobs = os.path.join(root, "jobs")
+        self.incoming = os.path.join(root, "incoming")
+        self.logs = os.path.join(root, "logs")
 
     @property
     def tool(self) -> str:

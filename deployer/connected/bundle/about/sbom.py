@@ -10,7 +10,7 @@ import json
 import re
 import uuid
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -67,7 +67,18 @@ def make(
         others: the wheels and the other package files of the bundle.
         data: the names of the data folders.
     """
-    components = [*_system(installed.system), *_packages(installed, others), *map(_data, sorted(data))]
+    system, components = installed.system, []
+    if system.name:
+        kind = ComponentType.OPERATING_SYSTEM
+        components.append(Component(name=system.name, version=system.version or None, type=kind, bom_ref="os"))
+    places: dict[Package, list[str]] = {}  # a package may be in several places of the image
+    for package in installed.packages:
+        places.setdefault(package._replace(where=""), []).append(package.where)
+    components += [_component(package, where, system) for package, where in places.items()]
+    components += [_component(package, [package.where], _KIT_SYSTEM) for package in others]
+    components += [
+        Component(name=name, type=ComponentType.DATA, bom_ref=f"deployer/data/{name}") for name in sorted(data)
+    ]
     ours = Component(name="deployer", version=deployer.__version__, type=ComponentType.APPLICATION, bom_ref="deployer")
     bom = Bom(components=components, metadata=BomMetaData(tools=ToolRepository(components=[ours])))
     document = json.loads(JsonV1Dot6(bom).output_as_string())
@@ -109,23 +120,6 @@ def _json(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=True).encode("ascii")
 
 
-def _system(system: System) -> list[Component]:
-    if not system.name:
-        return []
-    kind = ComponentType.OPERATING_SYSTEM
-    return [Component(name=system.name, version=system.version or None, type=kind, bom_ref="os")]
-
-
-def _packages(installed: PackageInventory, others: Iterable[Package]) -> list[Component]:
-    """Return one component per package. If a package is in several places of the image, list all of them."""
-    places: dict[Package, list[str]] = {}
-    for package in installed.packages:
-        places.setdefault(package._replace(where=""), []).append(package.where)
-    components = [_component(package, where, installed.system) for package, where in places.items()]
-    components += [_component(package, [package.where], _KIT_SYSTEM) for package in others]
-    return components
-
-
 def _component(package: Package, places: list[str], system: System) -> Component:
     qualifiers = {}
     namespace = None
@@ -136,38 +130,23 @@ def _component(package: Package, places: list[str], system: System) -> Component
     purl = PackageURL(
         package.kind, namespace, package.name, package.version, {k: v for k, v in qualifiers.items() if v}
     )
+    # A Python package may occur twice: as wheels for two MPIs, or in two places with different licences.
+    second = f"#{min(places)}" if package.licences and package.kind != DEB else ""
+    if len(package.licences) == 1:  # an expression
+        licences: list[License] = [LicenseFactory().make_from_string(package.licences[0])]
+    else:
+        licences = [DisjunctiveLicense(name=text) for text in package.licences]
     return Component(
         name=package.name,
         version=package.version,
         purl=purl,
-        bom_ref=_reference(package, places, purl),
-        licenses=_licences(package.licences),
+        bom_ref=package.where if package.sha256 else purl.to_string() + second,
+        licenses=licences,
         hashes=[HashType(alg=HashAlgorithm.SHA_256, content=package.sha256)] if package.sha256 else [],
         evidence=ComponentEvidence(occurrences=[Occurrence(location=place) for place in sorted(places)])
         if package.kind == PYPI or package.sha256
         else None,
     )
-
-
-def _reference(package: Package, places: list[str], purl: PackageURL) -> str:
-    """Return a reference that no other component uses.
-
-    A Python package may occur twice: as wheels for two MPIs, or in two places with different licences.
-    """
-    if package.sha256:
-        return package.where
-    return purl.to_string() + (f"#{min(places)}" if package.licences and package.kind != DEB else "")
-
-
-def _licences(texts: Sequence[str]) -> list[License]:
-    """Return licences in CycloneDX form: one expression, or any number of SPDX ids and names."""
-    if len(texts) == 1:
-        return [LicenseFactory().make_from_string(texts[0])]
-    return [DisjunctiveLicense(name=text) for text in texts]
-
-
-def _data(name: str) -> Component:
-    return Component(name=name, type=ComponentType.DATA, bom_ref=f"deployer/data/{name}")
 
 
 def read(stream: IO[bytes], manifest: Manifest) -> bytes | None:
@@ -209,27 +188,20 @@ def _is_component(value: object) -> bool:
     if not isinstance(value, dict) or not isinstance(value.get("name"), str):
         return False
     licences = value.get("licenses", [])
-    if not isinstance(licences, list) or not all(map(_is_licence, licences)):
+    if not isinstance(licences, list) or not _has_texts(value, "type", "version", "purl"):
         return False
-    return _has_texts(value, "type", "version", "purl") and _is_purl(value.get("purl"))
-
-
-def _is_licence(value: object) -> bool:
-    if not isinstance(value, dict):
-        return False
-    named = value.get("license", {})
-    return isinstance(named, dict) and _has_texts(value, "expression") and _has_texts(named, "id", "name")
-
-
-def _has_texts(value: Mapping[str, Any], *keys: str) -> bool:
-    return all(isinstance(value.get(key, ""), str) for key in keys)
-
-
-def _is_purl(text: str | None) -> bool:
+    for licence in licences:
+        if not _has_texts(licence, "expression") or not _has_texts(licence.get("license", {}), "id", "name"):
+            return False
     try:
-        return not text or _KIND.fullmatch(PackageURL.from_string(text).type) is not None
+        purl = value.get("purl")
+        return not purl or _KIND.fullmatch(PackageURL.from_string(purl).type) is not None
     except ValueError:
         return False
+
+
+def _has_texts(value: object, *keys: str) -> bool:
+    return isinstance(value, dict) and all(isinstance(value.get(key, ""), str) for key in keys)
 
 
 def counts(document: Mapping[str, Any]) -> dict[str, int]:
