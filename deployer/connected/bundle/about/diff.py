@@ -12,9 +12,10 @@ from typing import IO, NamedTuple
 from installer.utils import parse_wheel_filename
 
 from deployer.connected.bundle.about import packages
+from deployer.connected.bundle.about.listing import entries_of, units_of
 from deployer.connected.bundle.shipment import shipment_for
 from deployer.connected.rootfs.entries import shown
-from deployer.contract.base import json_records, records, tarformat
+from deployer.contract.base import json_records, records
 from deployer.contract.base.tarformat import TarEntry
 from deployer.contract.bundle import delta, sealed_file
 from deployer.contract.bundle.manifest import HEADER, OURS, PADDING, WHEELS, Manifest, Segment
@@ -23,9 +24,6 @@ from deployer.system import codec
 from deployer.system.trust.verify import opened, read_manifest_block, read_seal
 
 _PIP = re.compile(rb"/(?:site|dist)-packages/([^/]+?)-([^/-]+)\.(?:dist|egg)-info/METADATA$")
-
-#: A unit is a frame with complete entries, or all frames of a large file.
-_Unit = tuple[Segment, ...]
 
 
 class PackageChange(NamedTuple):
@@ -114,12 +112,7 @@ class _Bundle:
         self.manifest: Manifest = sealed_file.read_manifest(read_manifest_block(stream, self.seal), self.seal)
         self._decompress = codec.decompressor(str(self.manifest.codec["name"]))
         layer = sealed_file.member_segments(self.manifest, sealed_file.layer_member(self.manifest))
-        self._units: list[_Unit] = []
-        for segment in layer:
-            if segment.holds == tarformat.REST and self._units:
-                self._units[-1] += (segment,)
-            else:
-                self._units.append((segment,))
+        self._units = units_of(layer)
 
     def members(self) -> dict[str, object]:
         """Return the members under deployer/, each with its mode and digests for comparison."""
@@ -165,28 +158,11 @@ class _Bundle:
                     found["dpkg", fields["Package"]] = fields["Version"]
         return found
 
-    def _entries(self, other: "_Bundle") -> Iterator[tuple[TarEntry, Iterator[bytes]]]:
+    def _entries(self, other: "_Bundle") -> Iterator[tuple[TarEntry, Iterator[memoryview]]]:
         known = {tuple(segment.sha256 for segment in unit) for unit in other._units}
         for unit in self._units:
             if tuple(segment.sha256 for segment in unit) not in known:
-                yield from self._unit_entries(unit)
-
-    def _unit_entries(self, unit: _Unit) -> Iterator[tuple[TarEntry, Iterator[bytes]]]:
-        first = self._frame(unit[0])
-        position = 0
-        while first[position : position + 1].strip(b"\0"):  # the tar ends with zeros
-            entry, position = tarformat.decode(first, position)
-            yield entry, self._content(first, position, entry.size, unit[1:])
-            position += entry.size + tarformat.padding(entry.size)
-
-    def _content(self, first: bytes, position: int, size: int, rest: _Unit) -> Iterator[bytes]:
-        piece = first[position : position + size]
-        yield piece
-        size -= len(piece)
-        for segment in rest:
-            piece = self._frame(segment)[:size]
-            size -= len(piece)
-            yield piece
+                yield from entries_of(unit, self._frame)
 
     def _frame(self, segment: Segment) -> bytes:
         self.stream.seek(segment.offset)
