@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import zstandard
 
@@ -31,7 +31,7 @@ from deployer.connected.linker import commands, families
 from deployer.connected.linker.commands import Tree
 from deployer.connected.rootfs import datafolder, imageconfig, wheels
 from deployer.connected.rootfs.datafolder import DataFile
-from deployer.connected.rootfs.entries import OnDisk, Stored, shown
+from deployer.connected.rootfs.entries import OnDisk, shown
 from deployer.contract.base import json_records, records, tarformat
 from deployer.contract.base.errors import UsageError
 from deployer.contract.bundle import manifest as manifests
@@ -197,7 +197,10 @@ def _packed(
         folders = {name: datafolder.files_of(path) for name, path in sorted(contents.data.items())}
         source = sources.layer(cleanup)
         in_memory = io.BytesIO()
-        front, before = _front(in_memory), in_memory.getvalue()
+        front = BundleWriter(in_memory)
+        front.member("deployer.pyz", make_pyz(), 0o755)
+        front.member(oci.LAYOUT_FILE, oci.LAYOUT)
+        before = in_memory.getvalue()
         standing = source.end_in(output, before) if own else 0
         with renewed(output, standing) if standing else files.published(str(output)) as stream:
             with files.errors_named(f"write {output}"):
@@ -225,17 +228,14 @@ def _packed(
                 manifest = manifest._replace(members=writer.members, segments=writer.segments)
                 scratch.settle()
             if changes:
-                files.write_text(str(changes), "".join(_change_lines(source.changed)))
+                lines = (
+                    f"{kind}\t/{shown(path)}\n"
+                    for kind in sorted(source.changed)
+                    for path in sorted(source.changed[kind])
+                )
+                files.write_text(str(changes), "".join(lines))
         sources.keep(layer, digest.rpartition(":")[2])
         return Packed(output, digest, output.stat().st_size, manifest, source.reused, plans)
-
-
-def _front(stream: IO[bytes]) -> BundleWriter:
-    """Write the members before the layer."""
-    writer = BundleWriter(stream)
-    writer.member("deployer.pyz", make_pyz(), 0o755)
-    writer.member(oci.LAYOUT_FILE, oci.LAYOUT)
-    return writer
 
 
 def _with_families(contents: Contents, sources: LayerSources, say: Callable[[str], None]) -> Contents:
@@ -325,12 +325,6 @@ def _refuse_missing(contents: Contents, settings: imageconfig.ImageConfig, tree:
     commands.refuse(contents.jobs, place)
 
 
-def _change_lines(changed: Mapping[str, Sequence[bytes]]) -> Iterator[str]:
-    for kind in sorted(changed):
-        for path in sorted(changed[kind]):
-            yield f"{kind}\t/{shown(path)}\n"
-
-
 def _write(
     writer: BundleWriter,
     contents: Contents,
@@ -350,7 +344,10 @@ def _write(
     for name, path in sorted(contents.carried.items()):
         if not name.endswith(".whl"):
             _write_file(writer, name, path)
-    _write_data(writer, folders)
+    with progress.bar("data", sum(file.size for found in folders.values() for file in found)) as advance:
+        for data_name, file in ((data_name, file) for data_name, found in folders.items() for file in found):
+            member = f"{manifests.DATA_PREFIX}{data_name}/{file.name}"
+            writer.pieces(member, file.size, datafolder.pieces(file, advance), file.mode)
     return manifests.Manifest(
         name=contents.name,
         version=contents.version,
@@ -396,14 +393,6 @@ def _write_file(writer: BundleWriter, name: str, path: Path) -> None:
         writer.pieces(name, size, pieces(), 0o755 if os.fstat(stream.fileno()).st_mode & 0o111 else 0o644)
 
 
-def _write_data(writer: BundleWriter, folders: Mapping[str, Sequence[DataFile]]) -> None:
-    with progress.bar("data", sum(file.size for found in folders.values() for file in found)) as advance:
-        for name, found in folders.items():
-            for file in found:
-                member = f"{manifests.DATA_PREFIX}{name}/{file.name}"
-                writer.pieces(member, file.size, datafolder.pieces(file, advance), file.mode)
-
-
 def _write_sbom(writer: BundleWriter, contents: Contents, layer: KnownLayer) -> KnownLayer:
     """Write the SBOM of the members written so far. Return the layer with its SBOM recorded.
 
@@ -416,19 +405,15 @@ def _write_sbom(writer: BundleWriter, contents: Contents, layer: KnownLayer) -> 
     words = [contents.name, contents.version, sorted(contents.data), sorted(contents.carried), inputs]
     made_of = hashlib.sha256(json.dumps(words).encode())
     if list(layer.sbom[:1]) != [made_of.hexdigest()]:
-        pieces = _sbom(contents, layer, writer.contents())
-        layer = layer._replace(sbom=[made_of.hexdigest(), *(piece.decode() for piece in pieces)])
+        from deployer.connected.bundle import kit
+        from deployer.connected.bundle.about import sbom
+
+        carried = sorted(contents.carried.items())
+        packages = [sbom.of_wheel(path, name) for name, path in carried if name.endswith(".whl")]
+        packages += kit.packages(writer.contents())
+        listed = known_layers.inventory(layer)
+        lines = sbom.make(contents.name, contents.version, listed, packages, contents.data)
+        layer = layer._replace(sbom=[made_of.hexdigest(), *(line.decode() for line in lines)])
     pieces = [piece.encode() for piece in layer.sbom[1:]]
     writer.pieces(SBOM_MEMBER, sum(map(len, pieces)), pieces)
     return layer
-
-
-def _sbom(contents: Contents, layer: KnownLayer, members: Mapping[str, Stored]) -> list[bytes]:
-    from deployer.connected.bundle.about import sbom
-
-    packages = [sbom.of_wheel(path, name) for name, path in sorted(contents.carried.items()) if name.endswith(".whl")]
-    if any(name.startswith(manifests.KIT_PREFIX) for name in members):
-        from deployer.connected.bundle import kit
-
-        packages += kit.packages(members)
-    return sbom.make(contents.name, contents.version, known_layers.inventory(layer), packages, contents.data)

@@ -239,11 +239,12 @@ class CopiedLayer:
         if self._stands:
             writer.standing_layer(known.layer, known.segments)
             return known
+        if sum(segment.size for segment in known.segments) != known.layer.size:
+            raise DamagedLayer("a bundle in the cache is damaged")
         with progress.bar("pack", known.raw.size) as advance:
             # Each frame is verified, so the layer has this digest; no need to compute it again.
-            layer = writer.layer(_counted(known_layers.copied(self._known), advance), known.layer.digest)
-        if layer.size != known.layer.size:
-            raise DamagedLayer("a bundle in the cache is damaged")
+            frames = _counted(known_layers.copied(self._known), advance)
+            writer.frames(known.layer.member, known.layer.size, frames)
         return known._replace(segments=_frames_of(writer))
 
 

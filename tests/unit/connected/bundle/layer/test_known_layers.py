@@ -16,6 +16,7 @@ import pytest
 
 import deployer
 from deployer.connected.bundle import pack as packing
+from deployer.connected.bundle.about import sbom
 from deployer.connected.bundle.contents import Contents
 from deployer.connected.bundle.layer import known_layers
 from deployer.connected.bundle.layer.known_layers import KnownBundle, KnownLayer, KnownTree
@@ -355,7 +356,7 @@ def test_what_a_pack_finds_out_of_a_known_layer_is_kept(packer: Packer, monkeypa
     packer.pack(source)
     other = packer.contents(source)._replace(name="other")  # which its SBOM names
     packed = [packing.pack(other, [], packer.folder / "o.tar", "zstd", packer.cache).path.read_bytes()]
-    monkeypatch.setattr(packing, "_sbom", lambda *_: pytest.fail("the SBOM was made again"))
+    monkeypatch.setattr(sbom, "make", lambda *_: pytest.fail("the SBOM was made again"))
     packed.append(packing.pack(other, [], packer.folder / "o.tar", "zstd", packer.cache).path.read_bytes())
     assert packed[0] == packed[1]
     assert source.reads == len(packer.cached("*.tar")) == 1
