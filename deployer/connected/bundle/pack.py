@@ -81,10 +81,15 @@ class Packed(NamedTuple):
             "raw_size": image.raw_size,
             "entries": image.entries,
             "changes": self.manifest.changes,
-            "frames": sum(segment.kind == manifests.FRAME for segment in self.manifest.segments),
+            "frames": self.frames,
             "frames_reused": self.reused,
             "plans": {name: records.plain(plan.checked) for name, plan in self.named_plans() if plan.checked},
         }
+
+    @property
+    def frames(self) -> int:
+        """Return the number of the layer's frames."""
+        return len(sealed_file.member_segments(self.manifest, sealed_file.layer_member(self.manifest)))
 
     def named_plans(self) -> list[tuple[str, Plan]]:
         """Return the plans by name: SITE for a site's first plan, SITE:PARTITION for the others."""

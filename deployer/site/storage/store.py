@@ -338,7 +338,10 @@ def locate(option: Optional[str]) -> Store:
 
     The home folder is never the default, because homes are small at such sites.
     """
-    root = option or os.environ.get("DEPLOYER_ROOT") or _own_root()
+    archive = running_archive() or ""
+    own = os.path.dirname(archive)
+    is_installed = archive.endswith("deployer.pyz") and files.is_folder(os.path.join(own, "images"))
+    root = option or os.environ.get("DEPLOYER_ROOT") or (own if is_installed else None)
     if not root:
         raise UsageError("no root folder is known", "give --root DIR or set DEPLOYER_ROOT to a folder with space")
     return Store(os.path.abspath(os.path.expanduser(root)))
@@ -362,14 +365,6 @@ def bring_tool(where: Store) -> None:
 
     with files.errors_named("read " + archive), open(archive, "rb") as source, files.published(where.tool) as target:
         shutil.copyfileobj(source, target)
-
-
-def _own_root() -> Optional[str]:
-    """Return the folder of the running .pyz if it is installed as ROOT/deployer.pyz."""
-    archive = running_archive() or ""
-    if archive.endswith("deployer.pyz") and files.is_folder(os.path.join(os.path.dirname(archive), "images")):
-        return os.path.dirname(archive)
-    return None
 
 
 def running_archive() -> Optional[str]:

@@ -130,7 +130,9 @@ def _lines(component: Mapping[str, Any]) -> Iterator[tuple[str, str, ReleaseLine
             match = re.fullmatch(f"(?i:{pattern})", f"{kind}/{component['name']}")
             if match:
                 named = match[1] if match.re.groups else _upstream(version)
-                yield from ((product.name, name, line) for name, line in product.lines.items() if _begins(named, name))
+                for name, line in product.lines.items():
+                    if re.match(rf"{re.escape(name)}(?![0-9])", named):
+                        yield product.name, name, line
 
 
 def _distribution(component: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -144,7 +146,3 @@ def _distribution(component: Mapping[str, Any]) -> Mapping[str, Any]:
 def _upstream(version: str) -> str:
     """Return a version without Debian's epoch and revision."""
     return version.rpartition(":")[2].partition("-")[0]
-
-
-def _begins(version: str, line: str) -> bool:
-    return re.match(rf"{re.escape(line)}(?![0-9])", version) is not None
