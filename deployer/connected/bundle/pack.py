@@ -215,7 +215,7 @@ def _packed(
                         "variables of the image left out, because their names are not valid in a shell: "
                         + ", ".join(settings.dropped)
                     )
-                made = _mount_points(contents, profiles, plans, source.tree)
+                lacking = _mount_points(contents, profiles, plans, source.tree)
                 if commands.CODE not in checking.accept:
                     _refuse_missing(contents, settings, source.tree, plans)
                 if contents.judge:
@@ -226,7 +226,7 @@ def _packed(
                     stream.write(before)
                 writer = BundleWriter.after(stream, front.members, front.segments)
                 layer = source.write(writer)
-                manifest = _write(writer, contents, layer, settings, folders, codec)._replace(mount_points=made)
+                manifest = _write(writer, contents, layer, settings, folders, codec)._replace(mount_points=lacking)
                 layer = _write_sbom(writer, contents, layer)
                 plans = _checked(writer, manifest, pairs, checking)
                 digest = writer.seal(manifest)
@@ -250,10 +250,10 @@ def _with_families(contents: Contents, sources: LayerSources, say: Callable[[str
     app = datafolder.app_files(contents.app) if contents.app else []
     in_app = [(f"{APP}/{file.name}", OnDisk(file.path, file.size)) for file in app]
     has_wheels = manifests.WHEELS in overlays.by_name(contents.carried)
-    found = families.find(sources.users(), contents.jobs, has_wheels, in_app)
-    if found.families:
-        say(f"mpi: {', '.join(found.families)}, to which {found.path} is linked")
-    return contents._replace(mpi=found.families)
+    used = families.find(sources.users(), contents.jobs, has_wheels, in_app)
+    if used.families:
+        say(f"mpi: {', '.join(used.families)}, to which {used.path} is linked")
+    return contents._replace(mpi=used.families)
 
 
 def _plans(
@@ -265,7 +265,7 @@ def _plans(
     from deployer.connected.site_profile.plan import by_queue, make_plans
 
     label = f"{contents.name}:{contents.version}"
-    found = []
+    pairs = []
     for profile in profiles:
         first, *others = plans = make_plans(profile, label, contents.mpi or ())
         for partition, reason in first.without.items():
@@ -273,8 +273,8 @@ def _plans(
         why = f"it was left out by --site {profile.name}:{','.join(profile.partitions)}"
         left_out = by_queue(dict.fromkeys(profile.left_out, why), profile.left_out, plans)
         first = first._replace(without={**left_out, **first.without})
-        found += [(profile, plan) for plan in (first, *others)]
-    return found
+        pairs += [(profile, plan) for plan in (first, *others)]
+    return pairs
 
 
 def _checked(

@@ -69,12 +69,12 @@ class BundleWriter:
     def contents(self) -> dict[str, Stored]:
         """Return the non-empty members written so far, for reading."""
         self._stream.flush()  # readers bypass the buffer
-        found = {}
+        stored = {}
         for name, segments in sealed_file.contents(self.members, self.segments).items():
             size = sum(segment.size for segment in segments)
             if size:
-                found[name] = Stored(self._stream, size, (Extent(0, segments[0].offset, size),))
-        return found
+                stored[name] = Stored(self._stream, size, (Extent(0, segments[0].offset, size),))
+        return stored
 
     def written(self, manifest: Manifest) -> "UnsealedBundle":
         """Return the bundle written so far, for reading. ``manifest`` needs no members or segments."""

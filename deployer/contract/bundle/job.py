@@ -69,8 +69,8 @@ class Job(NamedTuple):
         needed = self.ranks_per_node * (self.gpus or 0)
         if there is None or needed <= there:
             return ""
-        each = "{} per node x {}".format(counted(self.ranks_per_node, "rank"), counted(self.gpus or 0, "GPU"))
-        return "%s = %d, but a node has %s" % (each, needed, counted(there, "GPU") if there else "no GPU")
+        product = "{} per node x {}".format(counted(self.ranks_per_node, "rank"), counted(self.gpus or 0, "GPU"))
+        return "%s = %d, but a node has %s" % (product, needed, counted(there, "GPU") if there else "no GPU")
 
     @property
     def whole_nodes(self) -> bool:
@@ -177,13 +177,13 @@ def check_time(text: str) -> str:
     """
     short = _SHORT.fullmatch(text)
     days, rest = divmod(int(short.group(1)) * _UNITS[short.group(2)], _UNITS["d"]) if short else (0, 0)
-    found = "%d-%s" % (days, clock(rest)) if days else clock(rest) if short else text
+    limit = "%d-%s" % (days, clock(rest)) if days else clock(rest) if short else text
     hint = "for instance 00:30:00, 90m, 24h or 2-00:00:00"
-    if not _TIME.fullmatch(found):
+    if not _TIME.fullmatch(limit):
         raise UsageError(f"time limit {text!r} is not [D-]HH:MM:SS, and not a number with s, m, h or d", hint)
-    if not seconds(found):
+    if not seconds(limit):
         raise UsageError(f"invalid time limit {text!r}: for Slurm, zero means no limit", hint)
-    return found
+    return limit
 
 
 def find(label: str, jobs: Sequence[Job], name: Optional[str], extra: Sequence[str] = (), command: str = "") -> Job:

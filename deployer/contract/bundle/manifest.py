@@ -86,12 +86,13 @@ class Segment(NamedTuple):
     def usual(record: Any) -> "Optional[Segment]":
         """Return what ``read`` returns for a record in the common form; None for any other record."""
         try:
-            made = Segment(**record)
+            segment = Segment(**record)
         except TypeError:  # missing or unknown fields, or not an object
             return None
-        texts = made.kind in _KINDS and (made.holds is None or made.holds in HOLDINGS) and _is_sha256(made.sha256)
-        numbers = [made.offset, made.size] if made.raw is None else [made.offset, made.size, made.raw]
-        return made if texts and all(type(number) is int and number >= 0 for number in numbers) else None
+        holds_known = segment.holds is None or segment.holds in HOLDINGS
+        texts = segment.kind in _KINDS and holds_known and _is_sha256(segment.sha256)
+        numbers = [segment.offset, segment.size] if segment.raw is None else [segment.offset, segment.size, segment.raw]
+        return segment if texts and all(type(number) is int and number >= 0 for number in numbers) else None
 
 
 class BundleMember(NamedTuple):

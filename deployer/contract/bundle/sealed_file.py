@@ -129,9 +129,9 @@ def parse_manifest(data: bytes, seal: Seal) -> Manifest:
 
 
 def _parse(data: bytes, seal: Seal) -> Manifest:
-    found = manifests.read(data, MANIFEST_FILE)
-    check(found, seal.offset)
-    return found
+    manifest = manifests.read(data, MANIFEST_FILE)
+    check(manifest, seal.offset)
+    return manifest
 
 
 _kept = functools.lru_cache(maxsize=4)(_parse)
@@ -208,22 +208,23 @@ def payload(manifest: Manifest) -> str:
         position += len(member_header(member)) + member.size + tarformat.padding(member.size)
     fields = manifest.record()
     del fields["members"], fields["segments"]
-    before = [(each.kind, each.size, each.sha256) for each in manifest.segments if each.offset < position]
+    earlier = (segment for segment in manifest.segments if segment.offset < position)
+    before = [(segment.kind, segment.size, segment.sha256) for segment in earlier]
     return hashlib.sha256(json.dumps([fields, before], sort_keys=True).encode()).hexdigest()
 
 
 def contents(members: Iterable[BundleMember], segments: Iterable[Segment]) -> Dict[str, List[Segment]]:
     """Return the content segments of every member, in order. The manifest must have been checked."""
-    found: Dict[str, List[Segment]] = {}
+    by_member: Dict[str, List[Segment]] = {}
     content = iter([segment for segment in segments if segment.kind in (DATA, FRAME)])
     for member in members:
-        found[member.name] = []
+        by_member[member.name] = []
         left = member.size
         while left:
             segment = next(content)
-            found[member.name].append(segment)
+            by_member[member.name].append(segment)
             left -= segment.size
-    return found
+    return by_member
 
 
 def _check_content(segment: Segment) -> None:

@@ -128,8 +128,8 @@ def install(
                 unfinished.reap(store.layers)
                 shares = _shares(content, store)
                 layers.release(store, shares.frames)
-                found = ((name, layers.whole(store, name)) for name in shares.frames)
-                there = {name: layer for name, layer in found if layer}
+                layers_here = ((name, layers.whole(store, name)) for name in shares.frames)
+                there = {name: layer for name, layer in layers_here if layer}
                 for name in shares.frames.keys() - there.keys():
                     remove.check_layer_unused(store, name)
                 state = os.fstat(stream.fileno())

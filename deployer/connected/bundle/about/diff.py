@@ -94,13 +94,13 @@ def diff(old: str, new: str) -> Difference:
 
 
 def _packages(a: "_Bundle", b: "_Bundle") -> list[PackageChange]:
-    found = []
+    changes = []
     before, after = a.packages(b), b.packages(a)
     for kind, name in sorted(before.keys() | after.keys()):
         old, new = before.get((kind, name)), after.get((kind, name))
         if old != new:
-            found.append(PackageChange(kind, name, old, new))
-    return found
+            changes.append(PackageChange(kind, name, old, new))
+    return changes
 
 
 class _Bundle:
@@ -116,7 +116,7 @@ class _Bundle:
 
     def members(self) -> dict[str, object]:
         """Return the members under deployer/, each with its mode and digests for comparison."""
-        found: dict[str, object] = {}
+        members: dict[str, object] = {}
         content = iter(segment for segment in self.manifest.segments if segment.kind not in (HEADER, PADDING))
         for member in self.manifest.members:
             digests = []
@@ -126,37 +126,37 @@ class _Bundle:
                 left -= segment.size
                 digests.append(segment.sha256)
             if member.name.startswith("deployer"):
-                found[shown(member.name.encode("utf-8", "surrogateescape"))] = (member.mode, digests)
+                members[shown(member.name.encode("utf-8", "surrogateescape"))] = (member.mode, digests)
         for overlay in self.manifest.overlays:
-            found.update(dict.fromkeys(f"{OURS[0]}{overlay.name}/{name}" for name in overlay.wheels))
-        return found
+            members.update(dict.fromkeys(f"{OURS[0]}{overlay.name}/{name}" for name in overlay.wheels))
+        return members
 
     def files(self, other: "_Bundle") -> dict[str, object]:
         """Return image entries in units that only this side has, each with its properties for comparison."""
-        found: dict[str, object] = {}
+        entries: dict[str, object] = {}
         for entry, content in self._entries(other):
             digest = hashlib.sha256()
             for piece in content:
                 digest.update(piece)
-            found["/" + shown(entry.path)] = (*entry._replace(path=b""), digest.digest())
-        return found
+            entries["/" + shown(entry.path)] = (*entry._replace(path=b""), digest.digest())
+        return entries
 
     def packages(self, other: "_Bundle") -> dict[tuple[str, str], str]:
         """Return the versions of wheels, and of packages with metadata in units that only this side has."""
-        found = {}
+        versions = {}
         for overlay in self.manifest.overlays:
             for name in overlay.wheels if overlay.name == WHEELS else ():
                 with suppress(ValueError):  # for names that pack never writes
                     wheel = parse_wheel_filename(name)
-                    found["pip", wheel.distribution] = wheel.version
+                    versions["pip", wheel.distribution] = wheel.version
         for entry, content in self._entries(other):
             match = _PIP.search(b"/" + entry.path)
             if match:
-                found["pip", match.group(1).decode()] = match.group(2).decode()
+                versions["pip", match.group(1).decode()] = match.group(2).decode()
             elif entry.path == packages.DPKG_STATUS:
                 for fields in packages.dpkg_paragraphs(b"".join(content)):
-                    found["dpkg", fields["Package"]] = fields["Version"]
-        return found
+                    versions["dpkg", fields["Package"]] = fields["Version"]
+        return versions
 
     def _entries(self, other: "_Bundle") -> Iterator[tuple[TarEntry, Iterator[memoryview]]]:
         known = {tuple(segment.sha256 for segment in unit) for unit in other._units}

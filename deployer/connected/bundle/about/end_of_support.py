@@ -98,15 +98,15 @@ def table() -> Table:
 
 def flags(sbom: Mapping[str, Any], today: dt.date) -> list[Flag]:
     """Return the distinct release lines in an SBOM that are out of support on a day."""
-    found = {}
+    late = {}
     for component in sbom.get("components", ()):
         for product, name, line in _lines(component):
             if line.end and line.end < today:
-                found[product, name] = Flag(product, name, line.end, True, line.source, line.verified)
+                late[product, name] = Flag(product, name, line.end, True, line.source, line.verified)
             elif line.last_release and line.last_release + _SILENT < today:
                 version = _upstream(str(component.get("version", "")))
-                found[product, name] = Flag(product, version, line.last_release, False, line.source, line.verified)
-    return [found[key] for key in sorted(found)]
+                late[product, name] = Flag(product, version, line.last_release, False, line.source, line.verified)
+    return [late[key] for key in sorted(late)]
 
 
 def end(component: Mapping[str, Any]) -> dt.date | None:

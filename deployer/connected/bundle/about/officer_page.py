@@ -123,11 +123,11 @@ def _packages(document: Mapping[str, Any], today: dt.date) -> Iterator[tuple[str
 
 
 def _licence(item: Mapping[str, Any]) -> str:
-    found = []
-    for each in item.get("licenses", ()):
-        licence = each.get("license", {})
-        found.append(str(each.get("expression") or licence.get("id") or licence.get("name") or ""))
-    return ", ".join(filter(None, found)) or "not stated"
+    names = []
+    for choice in item.get("licenses", ()):
+        licence = choice.get("license", {})
+        names.append(str(choice.get("expression") or licence.get("id") or licence.get("name") or ""))
+    return ", ".join(filter(None, names)) or "not stated"
 
 
 def _searched(bundle: Verification) -> Searched:

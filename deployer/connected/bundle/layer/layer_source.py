@@ -91,31 +91,31 @@ class LayerSources:
         tree = FlattenedRootfs(self._image.root) if self._read else _NoTree(self._image.root)
         return ReadLayer(self._image, tree, Press(self._codec, self._frames))
 
-    def keep(self, made: KnownLayer, name: str) -> None:
+    def keep(self, layer: KnownLayer, name: str) -> None:
         """Add the finished bundle to the cache unless its layer is there. ``name`` is its digest in hexadecimal."""
         if not self._frames:
             return
         if self._stays:
-            if self._own and list(made.segments) == list(self._was):
+            if self._own and list(layer.segments) == list(self._was):
                 self._frames.share(self._stays.path, self._output)
-            self._learn(self._stays, made)
+            self._learn(self._stays, layer)
             return
-        frames = (Kept(key, s.offset, s.size, s.sha256) for key, s in zip(made.keys, made.segments, strict=True))
+        frames = (Kept(key, s.offset, s.size, s.sha256) for key, s in zip(layer.keys, layer.segments, strict=True))
         # Use the identity of the image that was read: its name may have moved since the lookup.
-        image = known_layers.image_key(made.identity, self._codec)
+        image = known_layers.image_key(layer.identity, self._codec)
         text = ""
         if image:
-            if made.users is None:
-                made = made._replace(users=self._users)
-            text = known_layers.record(image, made)
+            if layer.users is None:
+                layer = layer._replace(users=self._users)
+            text = known_layers.record(image, layer)
         self._frames.keep(self._output, name, frames, text)
 
-    def _learn(self, record: LayerRecord, made: KnownLayer) -> None:
+    def _learn(self, record: LayerRecord, layer: KnownLayer) -> None:
         """Update the cached record of a layer with this pack's new SBOM and the files linked to MPI."""
         known = self._load(record)
         if known is None or not self._frames:
             return
-        now = known._replace(sbom=made.sbom, users=self._users if known.users is None else known.users)
+        now = known._replace(sbom=layer.sbom, users=self._users if known.users is None else known.users)
         if (list(now.sbom), now.users) != (list(known.sbom), known.users):
             self._frames.note(record.path, known_layers.record(self._key, now))
 
