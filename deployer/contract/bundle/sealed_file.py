@@ -185,18 +185,10 @@ def layer_member(manifest: Manifest) -> str:
 
 def member_segments(manifest: Manifest, name: str) -> List[Segment]:
     """Return the content segments of a member, in order. Raises IntegrityError if the member does not exist."""
-    position = 0
-    for member in manifest.members:
-        start = position + len(member_header(member))
-        if member.name == name:
-            end = start + member.size
-            return [
-                segment
-                for segment in manifest.segments
-                if start <= segment.offset < end and segment.kind in (DATA, FRAME)
-            ]
-        position = start + member.size + tarformat.padding(member.size)
-    raise IntegrityError(f"the bundle has no member {name}")
+    by_member = contents(manifest.members, manifest.segments)
+    if name not in by_member:
+        raise IntegrityError(f"the bundle has no member {name}")
+    return by_member[name]
 
 
 def payload(manifest: Manifest) -> str:
@@ -267,7 +259,7 @@ def _check_oci(manifest: Manifest) -> None:
         oci.blob(image_manifest).member: hashlib.sha256(image_manifest).hexdigest(),
         config.member: config.digest.split(":")[1],
     }
+    by_member = contents(manifest.members, manifest.segments)
     for name, sha256 in expected.items():
-        segments = member_segments(manifest, name)
-        if [segment.sha256 for segment in segments] != [sha256]:
+        if [segment.sha256 for segment in by_member.get(name, ())] != [sha256]:
             raise IntegrityError(f"{name} does not match config and layer")

@@ -65,8 +65,9 @@ def debian(
         _log.debug("%s", done.stderr)
         lines = [line.strip() for line in done.stderr.splitlines() if line.startswith("E: ")]
         packages = ", ".join(f"{pins[name]['package']} ({pins[name]['suite']})" for name in [*libraries, *sources])
+        problem = " / ".join(lines[:2]) or done.last_words()
         raise TransferError(
-            f"apt cannot download what the kit's {recipe.name} is made of: {' / '.join(lines[:2]) or done.last_words()}",
+            f"apt cannot download what the kit's {recipe.name} is made of: {problem}",
             f"check that Debian's mirror answers and has {packages}, {recipe.leave_out}",
         )
     return [checked(recipe, work / pin["file"], pin["sha256"]) for pin in wanted]
