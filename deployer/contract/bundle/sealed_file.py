@@ -158,8 +158,6 @@ def check(manifest: Manifest, end: int) -> None:
 
     layer, raw_size = layer_member(manifest), 0
     framed = {layer, *(overlay.member for overlay in manifest.overlays)}
-    if len(framed) <= len(manifest.overlays) or not framed <= {member.name for member in manifest.members}:
-        raise IntegrityError("the layer or an overlay is missing, or is listed twice")
     for member in manifest.members:
         take_known(HEADER, member_header(member))
         content_end = position + member.size
@@ -175,7 +173,20 @@ def check(manifest: Manifest, end: int) -> None:
         raise IntegrityError("the segment table does not end where the manifest starts")
     if manifest.image.raw_size != raw_size:
         raise IntegrityError("the frames do not add up to the size of the image")  # the space check relies on that size
-    _check_oci(manifest)
+    by_member = contents(manifest.members, manifest.segments)
+    _check_overlays(manifest, by_member)
+    _check_oci(manifest, by_member)
+
+
+def _check_overlays(manifest: Manifest, by_member: Dict[str, List[Segment]]) -> None:
+    """Raise IntegrityError unless each overlay is one member without links, because the host writes into overlays."""
+    names = [overlay.member for overlay in manifest.overlays]
+    if len(set(names)) < len(names) or not by_member.keys() >= set(names):
+        raise IntegrityError("an overlay is missing, or is listed twice")
+    for overlay in manifest.overlays:
+        ends = [segment.raw or 0 for segment in by_member[overlay.member] if segment.holds == tarformat.LINKS]
+        if sum(ends) != 2 * BLOCK:
+            raise IntegrityError(f"the overlay {overlay.name} has links, or does not end")
 
 
 def layer_member(manifest: Manifest) -> str:
@@ -236,7 +247,7 @@ def _check_names(names: List[str]) -> None:
         raise IntegrityError("a member of the bundle is both a file and a folder")
 
 
-def _check_oci(manifest: Manifest) -> None:
+def _check_oci(manifest: Manifest, by_member: Dict[str, List[Segment]]) -> None:
     """Raise IntegrityError unless the OCI documents match config, layer, name and version."""
     sizes = {member.name: member.size for member in manifest.members}
     codec = str(manifest.codec["name"])
@@ -259,7 +270,6 @@ def _check_oci(manifest: Manifest) -> None:
         oci.blob(image_manifest).member: hashlib.sha256(image_manifest).hexdigest(),
         config.member: config.digest.split(":")[1],
     }
-    by_member = contents(manifest.members, manifest.segments)
     for name, sha256 in expected.items():
         if [segment.sha256 for segment in by_member.get(name, ())] != [sha256]:
             raise IntegrityError(f"{name} does not match config and layer")
