@@ -267,12 +267,12 @@ def _overlays(bundle: Bundle, plan: Plan, cache: Path | None) -> list[Overlay]:
     """Return the bundle's Python packages as the job will see them, variant first, and the app folder."""
     members = {overlay.name: overlay.member for overlay in bundle.manifest.overlays}
     places = [(f"{manifests.VARIANTS}/{plan.abi}", VARIANT), (manifests.WHEELS, WHEELS)]
-    found = [
+    overlays = [
         Overlay(f"{target}/{manifests.LIB}", index.of_overlay(bundle, members[name], cache))
         for name, target in places
         if name in members
     ]
-    return [*found, Overlay(APP, index.of_app(bundle))]
+    return [*overlays, Overlay(APP, index.of_app(bundle))]
 
 
 def host_files(profile: Profile, plan: Plan) -> Mapping[str, Files]:

@@ -72,7 +72,7 @@ def test_each_overlay_is_one_member(tmp_path, store, change):
     path = tmp_path / "b.tar"
     data = bundles.build(extra=[("deployer/wheels/" + file_name(), wheel({}))])
     path.write_bytes(bundles.reseal(data, lambda record: change(record["overlays"])))
-    with pytest.raises(IntegrityError, match="an overlay is missing, or is listed twice|stray segment"):
+    with pytest.raises(IntegrityError, match=r"an overlay is missing, or is listed twice|stray segment"):
         installing.install(str(path), store)
 
 
