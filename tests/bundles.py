@@ -8,6 +8,7 @@ import hashlib
 import io
 import itertools
 import json
+import zipfile
 import zlib
 
 from deployer.contract.base import json_records, tarformat
@@ -15,7 +16,17 @@ from deployer.contract.base.tarformat import FILE, FOLDER, HARDLINK, SYMLINK, Ta
 from deployer.contract.bundle import manifest as manifests
 from deployer.contract.bundle import oci, sealed_file
 from deployer.contract.bundle.job import Job
-from deployer.contract.bundle.manifest import DATA, FRAME, HEADER, PADDING, BundleMember, Image, Manifest, Segment
+from deployer.contract.bundle.manifest import (
+    DATA,
+    FRAME,
+    HEADER,
+    PADDING,
+    BundleMember,
+    Image,
+    Manifest,
+    Segment,
+    WheelOverlay,
+)
 
 END = b"\0" * 1024
 
@@ -91,7 +102,7 @@ def whole(entries):
 def build(pieces=None, extra=(), name="tiny", version="1.0", jobs=(), raws=None, layer_digest=None, python=None):
     """Return the bytes of a bundle whose layer has the uncompressed ``pieces`` (holds, bytes), gzip frames.
 
-    ``extra`` are more members: (name, bytes), or with the mode as a third.
+    ``extra`` are more members: (name, bytes), or with the mode as a third. Wheels become overlays, as pack makes them.
     """
     pieces = whole(ENTRIES) if pieces is None else pieces
     holds = [held for held, _ in pieces]
@@ -110,13 +121,35 @@ def build(pieces=None, extra=(), name="tiny", version="1.0", jobs=(), raws=None,
     image_manifest = oci.manifest(oci.blob(config), layer, "gzip")
     builder.member(oci.blob(image_manifest).member, [image_manifest])
     builder.member(oci.INDEX_FILE, [oci.index(oci.blob(image_manifest), name, version, "amd64")])
+    wheels = {}
     for member, data, *mode in extra:
-        builder.member(member, [data], *mode)
+        if member.endswith(".whl"):
+            folder, _, file_name = member[len("deployer/") :].rpartition("/")
+            wheels.setdefault(manifests.ENGINE if folder == "kit" else folder, {})[file_name] = data
+        else:
+            builder.member(member, [data], *mode)
+    overlays = [overlay(builder, overlay_name, found) for overlay_name, found in sorted(wheels.items())]
     image = Image(
         oci.blob(config).digest, layer.digest, "amd64", ["PATH=/bin"], "/", [], [], python, sum(raws), len(ENTRIES)
     )
     manifest = Manifest(name, version, {"name": "gzip", "version": "1", "level": 6}, {}, image, {}, list(jobs), [], [])
-    return builder.seal(manifest)
+    return builder.seal(manifest._replace(overlays=overlays))
+
+
+def overlay(builder, name, wheels):
+    """Write the files of wheels, bytes by file name, as an overlay."""
+    files = {}
+    for data in wheels.values():
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            files.update(("lib/" + info, archive.read(info)) for info in archive.namelist())
+    folders = {path[:end] for path in files for end in range(len(path)) if path[end] == "/"}
+    entries = [(TarEntry(FOLDER, path.encode(), 0o755), b"") for path in sorted(folders)]
+    entries += [(TarEntry(FILE, path.encode(), 0o644, len(data)), data) for path, data in sorted(files.items())]
+    made = WheelOverlay(name, sorted(wheels), len(entries), sum(map(len, files.values())))
+    pieces = whole(entries)
+    frames = [compress(piece) for _, piece in pieces]
+    builder.layer(made.member, frames, [len(piece) for _, piece in pieces], [held for held, _ in pieces])
+    return made
 
 
 def reseal(data, change):

@@ -9,6 +9,7 @@ from deployer.contract.base.tarformat import FILE, FILES, FOLDER, FOLDERS, HARDL
 from deployer.site.install.install import install
 from deployer.site.storage.store import Store
 from tests import bundles
+from tests.wheels import file_name, wheel
 
 FOLDER_A = (TarEntry(FOLDER, b"a", 0o755), b"")
 FILE_A = (TarEntry(FILE, b"a/f", 0o644, 1), b"x")
@@ -75,3 +76,16 @@ def test_a_frame_that_announces_another_size(tmp_path, raw):
     path.write_bytes(bundles.build(raws=raws))
     with pytest.raises(IntegrityError):
         install(str(path), Store(str(tmp_path / "root")))
+
+
+@pytest.mark.parametrize("path", [b"lib/out", b"start.py", b"bin"])
+def test_an_overlay_has_no_links(tmp_path, monkeypatch, path):
+    """Programs of the host write into overlays: bytecode, and udocker's start."""
+    pieces, real = bundles.whole(bundles.ENTRIES), bundles.whole
+    link = (TarEntry(SYMLINK, path, 0o777, 0, str(tmp_path).encode()), b"")
+    monkeypatch.setattr(bundles, "whole", lambda entries: real([*entries, link]))
+    data = bundles.build(pieces, extra=[("deployer/kit/" + file_name("udocker"), wheel({}, "udocker"))])
+    (tmp_path / "b.tar").write_bytes(data)
+    with pytest.raises(IntegrityError, match="the overlay engine has links"):
+        install(str(tmp_path / "b.tar"), Store(str(tmp_path / "root")))
+    assert sorted(os.listdir(str(tmp_path))) == ["b.tar"]

@@ -141,34 +141,6 @@ def test_the_manifest_of_7200_data_files_is_far_from_the_limit():
     assert used < LIMIT / 4, text
 
 
-_WHEEL = """
-import io, struct
-from deployer.contract.base.errors import IntegrityError
-from deployer.system.wheel import Wheel, claim
-entry = struct.pack("<4s6H3L5H2L", b"PK\\1\\2", 20, 20, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0) + b"a"
-names = entry * (int(sys.argv[1]) // len(entry))
-end = struct.pack("<4s4H2LH", b"PK\\5\\6", 0, 0, 65535, 65535, len(names), 0, 0)
-for read in (Wheel, claim):
-    try:
-        read(io.BytesIO(names + end), "demo-1.0-py3-none-any.whl")
-    except IntegrityError as error:
-        print(error.message)
-"""
-
-
-@pytest.mark.parametrize(
-    ("size", "reason"),
-    [
-        (40 * 2**20, "its list of files has"),
-        pytest.param(7 * 2**20, "instead of one", marks=pytest.mark.thorough),
-    ],
-)
-def test_a_wheel_with_millions_of_files(size, reason):
-    used, text = peak(_WHEEL, size)
-    assert reason in text
-    assert used < LIMIT
-
-
 _OUTPUT = """
 from deployer.contract.base.errors import JobFailed
 from deployer.system import process

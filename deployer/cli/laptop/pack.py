@@ -18,7 +18,6 @@ from deployer.connected.linker import commands
 from deployer.connected.rootfs.flatten import CHANGES
 from deployer.contract.base.errors import UsageError
 from deployer.contract.bundle import limits
-from deployer.contract.bundle.manifest import FRAME
 from deployer.contract.rules.verdict import REFUSE
 from deployer.site.storage.space import human
 from deployer.system import terminal
@@ -83,8 +82,7 @@ def run(args: argparse.Namespace) -> int:
     code = outcome.exit_code if outcome else 0
     if common.as_json(args, {**packed.record(), **({"rehearsal": outcome.record()} if outcome else {})}):
         return code
-    image = packed.manifest.image
-    frames = sum(segment.kind == FRAME for segment in packed.manifest.segments)
+    image, frames = packed.manifest.image, packed.frames
     what = f"{image.entries} entries, {human(image.raw_size)} unpacked"
     what = f"{what}; {packed.reused} of {frames} frames from the cache" if image.entries else "only data"
     label = f"{packed.manifest.name}:{packed.manifest.version}"

@@ -8,7 +8,7 @@ from deployer.contract.base.shell import quoted
 from deployer.contract.base.text import counted
 from deployer.contract.bundle import sealed_file
 from deployer.contract.bundle.job import RANKS
-from deployer.contract.bundle.manifest import DATA_PREFIX, REHEARSALS_PREFIX, Manifest
+from deployer.contract.bundle.manifest import DATA_PREFIX, OURS, REHEARSALS_PREFIX, Manifest
 from deployer.contract.bundle.sealed_file import Seal
 from deployer.contract.bundle.sshsig import Key
 from deployer.contract.site.plan import NO_MPI
@@ -90,6 +90,8 @@ def show_manifest(manifest: Manifest) -> None:
             folders.setdefault(member.name[len(DATA_PREFIX) :].partition("/")[0], []).append(member.size)
         else:
             terminal.show("%12d  %s" % (member.size, common.shortened(member.name, _SIZE)))
+    wheels = [f"{OURS[0]}{overlay.name}/{name}" for overlay in manifest.overlays for name in overlay.wheels]
+    terminal.show(*(" " * 14 + common.shortened(wheel, _SIZE) for wheel in wheels))
     for name, in_folder in folders.items():
         label = common.shortened(name, terminal.columns() // 2)
         terminal.show(f"data {label}: {counted(len(in_folder), 'file')}, {human(sum(in_folder))}")

@@ -25,7 +25,7 @@ class Contents(NamedTuple):
         app: the folder with the files that jobs use.
         data: folders of data, by the names that jobs use for them.
         needs: data in other bundles.
-        carried: further files, by their paths in the bundle.
+        carried: further files, by their paths in the bundle. Wheels become overlays, named after their folder.
         mpi: the MPI families that the programs use, the image's own first; empty if unknown; None: `pack` detects
             them in the image.
         kit: parts of the kit to include even if no site needs them.

@@ -129,10 +129,10 @@ def _job(image: ArchiveImage) -> dict[str, str]:
 
 def _mpi(image: ArchiveImage, command: list[str]) -> tuple[str, int]:
     """Return the text of ``mpi``, and the number of nodes: one unless the command is known to use MPI."""
-    found = list(families.files_of(image.root))
-    users = families.users(found)
+    contents = list(families.files_of(image.root))
+    users = families.users(contents)
     words = set(re.findall(r"[\w.+-]+", " ".join(command)))
-    words |= families.in_scripts(data for path, data in found if posixpath.basename(path) in words)
+    words |= families.in_scripts(data for path, data in contents if posixpath.basename(path) in words)
     by_name = [user for user in users if user.is_program and posixpath.basename(user.path) in words]
     python = [user for user in users if not user.is_program and any(map(_PYTHON.fullmatch, words))]
     try:

@@ -11,13 +11,13 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import zstandard
 
 import deployer
 from deployer.connected.bundle.contents import SBOM_MEMBER, Contents
-from deployer.connected.bundle.layer import codecs, known_layers
+from deployer.connected.bundle.layer import codecs, known_layers, overlays
 from deployer.connected.bundle.layer.framecache import FrameCache
 from deployer.connected.bundle.layer.known_layers import DamagedLayer, KnownLayer
 from deployer.connected.bundle.layer.layer_source import LayerSources
@@ -29,9 +29,9 @@ from deployer.connected.ground import progress
 from deployer.connected.ground.scratch import Scratch
 from deployer.connected.linker import commands, families
 from deployer.connected.linker.commands import Tree
-from deployer.connected.rootfs import datafolder, imageconfig
+from deployer.connected.rootfs import datafolder, imageconfig, wheels
 from deployer.connected.rootfs.datafolder import DataFile
-from deployer.connected.rootfs.entries import OnDisk, Stored, shown
+from deployer.connected.rootfs.entries import OnDisk, shown
 from deployer.contract.base import json_records, records, tarformat
 from deployer.contract.base.errors import UsageError
 from deployer.contract.bundle import manifest as manifests
@@ -81,10 +81,15 @@ class Packed(NamedTuple):
             "raw_size": image.raw_size,
             "entries": image.entries,
             "changes": self.manifest.changes,
-            "frames": sum(segment.kind == manifests.FRAME for segment in self.manifest.segments),
+            "frames": self.frames,
             "frames_reused": self.reused,
             "plans": {name: records.plain(plan.checked) for name, plan in self.named_plans() if plan.checked},
         }
+
+    @property
+    def frames(self) -> int:
+        """Return the number of the layer's frames."""
+        return len(sealed_file.member_segments(self.manifest, sealed_file.layer_member(self.manifest)))
 
     def named_plans(self) -> list[tuple[str, Plan]]:
         """Return the plans by name: SITE for a site's first plan, SITE:PARTITION for the others."""
@@ -197,7 +202,10 @@ def _packed(
         folders = {name: datafolder.files_of(path) for name, path in sorted(contents.data.items())}
         source = sources.layer(cleanup)
         in_memory = io.BytesIO()
-        front, before = _front(in_memory), in_memory.getvalue()
+        front = BundleWriter(in_memory)
+        front.member("deployer.pyz", make_pyz(), 0o755)
+        front.member(oci.LAYOUT_FILE, oci.LAYOUT)
+        before = in_memory.getvalue()
         standing = source.end_in(output, before) if own else 0
         with renewed(output, standing) if standing else files.published(str(output)) as stream:
             with files.errors_named(f"write {output}"):
@@ -207,7 +215,7 @@ def _packed(
                         "variables of the image left out, because their names are not valid in a shell: "
                         + ", ".join(settings.dropped)
                     )
-                made = _mount_points(contents, profiles, plans, source.tree)
+                lacking = _mount_points(contents, profiles, plans, source.tree)
                 if commands.CODE not in checking.accept:
                     _refuse_missing(contents, settings, source.tree, plans)
                 if contents.judge:
@@ -218,37 +226,34 @@ def _packed(
                     stream.write(before)
                 writer = BundleWriter.after(stream, front.members, front.segments)
                 layer = source.write(writer)
-                manifest = _write(writer, contents, layer, settings, folders, codec)._replace(mount_points=made)
+                manifest = _write(writer, contents, layer, settings, folders, codec)._replace(mount_points=lacking)
                 layer = _write_sbom(writer, contents, layer)
                 plans = _checked(writer, manifest, pairs, checking)
                 digest = writer.seal(manifest)
                 manifest = manifest._replace(members=writer.members, segments=writer.segments)
                 scratch.settle()
             if changes:
-                files.write_text(str(changes), "".join(_change_lines(source.changed)))
+                lines = (
+                    f"{kind}\t/{shown(path)}\n"
+                    for kind in sorted(source.changed)
+                    for path in sorted(source.changed[kind])
+                )
+                files.write_text(str(changes), "".join(lines))
         sources.keep(layer, digest.rpartition(":")[2])
         return Packed(output, digest, output.stat().st_size, manifest, source.reused, plans)
-
-
-def _front(stream: IO[bytes]) -> BundleWriter:
-    """Write the members before the layer."""
-    writer = BundleWriter(stream)
-    writer.member("deployer.pyz", make_pyz(), 0o755)
-    writer.member(oci.LAYOUT_FILE, oci.LAYOUT)
-    return writer
 
 
 def _with_families(contents: Contents, sources: LayerSources, say: Callable[[str], None]) -> Contents:
     """Return the contents with the MPI families of the image's and app's programs, unless the contents name them."""
     if contents.mpi is not None:
         return contents
-    wheels = any(name.startswith(manifests.WHEELS_PREFIX) for name in contents.carried)
     app = datafolder.app_files(contents.app) if contents.app else []
     in_app = [(f"{APP}/{file.name}", OnDisk(file.path, file.size)) for file in app]
-    found = families.find(sources.users(), contents.jobs, wheels, in_app)
-    if found.families:
-        say(f"mpi: {', '.join(found.families)}, to which {found.path} is linked")
-    return contents._replace(mpi=found.families)
+    has_wheels = manifests.WHEELS in overlays.by_name(contents.carried)
+    used = families.find(sources.users(), contents.jobs, has_wheels, in_app)
+    if used.families:
+        say(f"mpi: {', '.join(used.families)}, to which {used.path} is linked")
+    return contents._replace(mpi=used.families)
 
 
 def _plans(
@@ -260,7 +265,7 @@ def _plans(
     from deployer.connected.site_profile.plan import by_queue, make_plans
 
     label = f"{contents.name}:{contents.version}"
-    found = []
+    pairs = []
     for profile in profiles:
         first, *others = plans = make_plans(profile, label, contents.mpi or ())
         for partition, reason in first.without.items():
@@ -268,8 +273,8 @@ def _plans(
         why = f"it was left out by --site {profile.name}:{','.join(profile.partitions)}"
         left_out = by_queue(dict.fromkeys(profile.left_out, why), profile.left_out, plans)
         first = first._replace(without={**left_out, **first.without})
-        found += [(profile, plan) for plan in (first, *others)]
-    return found
+        pairs += [(profile, plan) for plan in (first, *others)]
+    return pairs
 
 
 def _checked(
@@ -318,20 +323,11 @@ def _mount_points(
 
 def _refuse_missing(contents: Contents, settings: imageconfig.ImageConfig, tree: Tree, plans: Sequence[Plan]) -> None:
     """Raise Refused if a job's command cannot start in the image at any site."""
-    wheels = [
-        path
-        for name, path in contents.carried.items()
-        if name.startswith((manifests.WHEELS_PREFIX, manifests.VARIANTS_PREFIX))
-    ]
+    carried = overlays.by_name(contents.carried)
+    programs = set().union(*(wheels.programs(carried[name]) for name in carried if name != manifests.ENGINE))
     look = commands.in_tree(tree, contents.app)
-    place = commands.place(look, settings.env, settings.workdir or "/", plans, commands.of_wheels(wheels))
+    place = commands.place(look, settings.env, settings.workdir or "/", plans, programs)
     commands.refuse(contents.jobs, place)
-
-
-def _change_lines(changed: Mapping[str, Sequence[bytes]]) -> Iterator[str]:
-    for kind in sorted(changed):
-        for path in sorted(changed[kind]):
-            yield f"{kind}\t/{shown(path)}\n"
 
 
 def _write(
@@ -348,9 +344,15 @@ def _write(
     writer.member(oci.INDEX_FILE, oci.index(image_manifest, contents.name, contents.version, layer.architecture))
     for file in datafolder.app_files(contents.app) if contents.app else ():
         writer.member(manifests.APP_PREFIX + file.name, b"".join(datafolder.pieces(file)), file.mode)
+    carried = overlays.by_name(contents.carried)
+    beside = [overlays.write(writer, name, paths, layer.python, codec) for name, paths in carried.items()]
     for name, path in sorted(contents.carried.items()):
-        _write_file(writer, name, path)
-    _write_data(writer, folders)
+        if not name.endswith(".whl"):
+            _write_file(writer, name, path)
+    with progress.bar("data", sum(file.size for found in folders.values() for file in found)) as advance:
+        for data_name, file in ((data_name, file) for data_name, found in folders.items() for file in found):
+            member = f"{manifests.DATA_PREFIX}{data_name}/{file.name}"
+            writer.pieces(member, file.size, datafolder.pieces(file, advance), file.mode)
     return manifests.Manifest(
         name=contents.name,
         version=contents.version,
@@ -375,6 +377,7 @@ def _write(
         segments=[],
         needs=tuple(contents.needs),
         mpi=tuple(contents.mpi or ()),
+        overlays=tuple(beside),
     )
 
 
@@ -395,43 +398,27 @@ def _write_file(writer: BundleWriter, name: str, path: Path) -> None:
         writer.pieces(name, size, pieces(), 0o755 if os.fstat(stream.fileno()).st_mode & 0o111 else 0o644)
 
 
-def _write_data(writer: BundleWriter, folders: Mapping[str, Sequence[DataFile]]) -> None:
-    with progress.bar("data", sum(file.size for found in folders.values() for file in found)) as advance:
-        for name, found in folders.items():
-            for file in found:
-                member = f"{manifests.DATA_PREFIX}{name}/{file.name}"
-                writer.pieces(member, file.size, datafolder.pieces(file, advance), file.mode)
-
-
 def _write_sbom(writer: BundleWriter, contents: Contents, layer: KnownLayer) -> KnownLayer:
     """Write the SBOM of the members written so far. Return the layer with its SBOM recorded.
 
     The SBOM lists the image's packages, the wheels and the data. A cached SBOM for the same content is reused,
     because the imports for a new one take longer than everything else except the layer.
     """
-    found = writer.contents()
-    carried = {
-        name: found[name]
-        for name in found
-        if name.startswith((manifests.WHEELS_PREFIX, manifests.VARIANTS_PREFIX, manifests.KIT_PREFIX))
-    }
     digests = sealed_file.contents(writer.members, writer.segments)
-    inputs = [[name, [segment.sha256 for segment in digests[name]]] for name in carried]
-    made_of = hashlib.sha256(json.dumps([contents.name, contents.version, sorted(contents.data), inputs]).encode())
+    prefixes = (manifests.OVERLAYS_PREFIX, manifests.KIT_PREFIX)
+    inputs = [[name, [item.sha256 for item in digests[name]]] for name in digests if name.startswith(prefixes)]
+    words = [contents.name, contents.version, sorted(contents.data), sorted(contents.carried), inputs]
+    made_of = hashlib.sha256(json.dumps(words).encode())
     if list(layer.sbom[:1]) != [made_of.hexdigest()]:
-        pieces = _sbom(contents, layer, carried)
-        layer = layer._replace(sbom=[made_of.hexdigest(), *(piece.decode() for piece in pieces)])
+        from deployer.connected.bundle import kit
+        from deployer.connected.bundle.about import sbom
+
+        carried = sorted(contents.carried.items())
+        packages = [sbom.of_wheel(path, name) for name, path in carried if name.endswith(".whl")]
+        packages += kit.packages(writer.contents())
+        listed = known_layers.inventory(layer)
+        lines = sbom.make(contents.name, contents.version, listed, packages, contents.data)
+        layer = layer._replace(sbom=[made_of.hexdigest(), *(line.decode() for line in lines)])
     pieces = [piece.encode() for piece in layer.sbom[1:]]
     writer.pieces(SBOM_MEMBER, sum(map(len, pieces)), pieces)
     return layer
-
-
-def _sbom(contents: Contents, layer: KnownLayer, carried: Mapping[str, Stored]) -> list[bytes]:
-    from deployer.connected.bundle.about import sbom
-
-    wheels = [sbom.of_wheel(data, name) for name, data in carried.items() if sbom.WHEELS.match(name)]
-    if any(name.startswith(manifests.KIT_PREFIX) for name in carried):
-        from deployer.connected.bundle import kit
-
-        wheels += kit.packages(carried)
-    return sbom.make(contents.name, contents.version, known_layers.inventory(layer), wheels, contents.data)

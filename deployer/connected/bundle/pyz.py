@@ -75,16 +75,16 @@ def make_pyz() -> bytes:
     for library in libraries:
         sources.update(library)
     key = _digest_of(sources)
-    made = _kept(key)
-    if made:
-        return made
+    archive = _kept(key)
+    if archive:
+        return archive
     sources["deployer/" + documents.PACKED] = documents.packed(pages)
     twice = _OF_RANKS[1:]
     for name in [*twice, *(name for library in libraries for name in library if name.endswith(".py"))]:
         sources[name] = without_words(sources[name])
-    made = _joined(sources)
-    _keep(key, made)
-    return made
+    archive = _joined(sources)
+    _keep(key, archive)
+    return archive
 
 
 def _modules() -> dict[str, bytes]:
@@ -138,11 +138,11 @@ def _kept(key: str) -> bytes:
     return data[64:] if hashlib.sha256(data[64:]).hexdigest().encode() == data[:64] else b""
 
 
-def _keep(key: str, made: bytes) -> None:
+def _keep(key: str, archive: bytes) -> None:
     """Cache the file."""
     path = str(caches.TOOL.folder / key)
     with contextlib.suppress(DeployerError), files.published(path, flushed=False) as stream:
-        stream.write(hashlib.sha256(made).hexdigest().encode() + made)
+        stream.write(hashlib.sha256(archive).hexdigest().encode() + archive)
     caches.TOOL.trim()
 
 
@@ -171,11 +171,11 @@ def vendored() -> dict[str, str]:
 
 def _distribution(name: str) -> dict[str, bytes]:
     """Return a library's modules and licence, by path in the .pyz. Tests are left out."""
-    found = {}
+    modules = {}
     for path in importlib.metadata.files(name) or []:
         is_module = path.suffix == ".py" and not path.name.startswith("test_")
         if is_module or path.name == "LICENSE":
-            found[path.as_posix()] = path.read_binary()
-    if not any(path.endswith(".py") for path in found) or not any(path.endswith("LICENSE") for path in found):
+            modules[path.as_posix()] = path.read_binary()
+    if not any(path.endswith(".py") for path in modules) or not any(path.endswith("LICENSE") for path in modules):
         raise DeployerError(f"the library {name} is incomplete in this environment", "run scripts/setup")
-    return found
+    return modules

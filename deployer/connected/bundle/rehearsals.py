@@ -50,7 +50,7 @@ def record(path: Path, outcome: Rehearsal) -> bool:
         with files.errors_named(f"write {path}"), files.published(str(path), mode) as target:
             _copy(stream.fileno(), target.fileno(), cut)
             target.seek(0, os.SEEK_END)
-            kept = [each for each in manifest.segments if each.offset < cut]
+            kept = [segment for segment in manifest.segments if segment.offset < cut]
             writer = BundleWriter.after(target, manifest.members[:first], kept)
             for name, content in sorted({**others, new: data}.items()):
                 writer.member(name, content)

@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import IO
 
@@ -56,15 +56,25 @@ class BundleWriter:
             raise AssertionError(f"{name} does not have the {size} bytes announced")
         self._pad(size)
 
+    def frames(self, name: str, size: int, frames: Iterable[Pressed]) -> None:
+        """Append a member of ``size`` bytes from frames, whose digests are trusted."""
+        self.members.append(BundleMember(name, size, 0o644))
+        self._segment(HEADER, sealed_file.member_header(self.members[-1]))
+        end = self._offset + size
+        self._frames(frames, lambda _: None)
+        if self._offset != end:
+            raise AssertionError(f"{name} does not have the {size} bytes announced")
+        self._pad(size)
+
     def contents(self) -> dict[str, Stored]:
         """Return the non-empty members written so far, for reading."""
         self._stream.flush()  # readers bypass the buffer
-        found = {}
+        stored = {}
         for name, segments in sealed_file.contents(self.members, self.segments).items():
             size = sum(segment.size for segment in segments)
             if size:
-                found[name] = Stored(self._stream, size, (Extent(0, segments[0].offset, size),))
-        return found
+                stored[name] = Stored(self._stream, size, (Extent(0, segments[0].offset, size),))
+        return stored
 
     def written(self, manifest: Manifest) -> "UnsealedBundle":
         """Return the bundle written so far, for reading. ``manifest`` needs no members or segments."""
@@ -78,44 +88,38 @@ class BundleWriter:
         self.member(blob.member, data)
         return blob
 
-    def layer(self, frames: Iterable[Pressed], known: str = "") -> oci.Blob:
+    def layer(self, frames: Iterable[Pressed]) -> oci.Blob:
         """Append the layer, frame by frame, and return its descriptor.
 
         Its header contains the digest and the size. These are known only at the end, so the header is written last.
-
-        Args:
-            known: the layer's digest if known; otherwise it is computed.
         """
         state = hashlib.sha256()
-        header_offset = self._offset
-        self._skip(BLOCK)
-        start = self._offset
-        written = []
-        with _Flusher(self._stream) as flusher:
-            for pressed in frames:
-                data, sha256 = pressed.frame
-                if not known:
-                    state.update(data)
-                written.append(Segment(FRAME, self._offset, len(data), sha256, pressed.raw, pressed.holds))
-                self._stream.write(data)
-                self._offset += len(data)
-                flusher.wrote(len(data))
-            flusher.settle()
-        blob = oci.Blob(known or "sha256:" + state.hexdigest(), self._offset - start)
+        place, header_offset, start = len(self.segments), self._offset, self._offset + BLOCK
+        self._stream.write(b"\0" * BLOCK)
+        self._offset = start
+        self._frames(frames, state.update)
+        blob = oci.Blob("sha256:" + state.hexdigest(), self._offset - start)
         member = layer_member(blob)
         self.members.append(member)
         header = sealed_file.member_header(member)
         if len(header) != BLOCK:
             raise AssertionError("a blob's name fits one header")
-        end = self._offset
+        self.segments.insert(place, Segment(HEADER, header_offset, BLOCK, hashlib.sha256(header).hexdigest()))
         self._stream.seek(header_offset)
-        self._offset = header_offset
-        self._segment(HEADER, header)
-        self._stream.seek(end)
-        self._offset = end
-        self.segments += written
+        self._stream.write(header)
+        self._stream.seek(self._offset)
         self._pad(blob.size)
         return blob
+
+    def _frames(self, frames: Iterable[Pressed], see: Callable[[bytes], object]) -> None:
+        with _Flusher(self._stream) as flusher:
+            for holds, raw, (data, sha256) in frames:
+                see(data)
+                self.segments.append(Segment(FRAME, self._offset, len(data), sha256, raw, holds))
+                self._stream.write(data)
+                self._offset += len(data)
+                flusher.wrote(len(data))
+            flusher.settle()
 
     def standing_layer(self, layer: oci.Blob, frames: Iterable[Segment]) -> None:
         """Skip the layer that the stream already has here, with its header. It ends after the last frame."""
@@ -158,10 +162,6 @@ class BundleWriter:
     def _pad(self, size: int) -> None:
         if tarformat.padding(size):
             self._segment(PADDING, b"\0" * tarformat.padding(size))
-
-    def _skip(self, size: int) -> None:
-        self._stream.write(b"\0" * size)
-        self._offset += size
 
 
 def layer_member(layer: oci.Blob) -> BundleMember:

@@ -81,12 +81,12 @@ def as_files(
         if any(folder.iterdir()):
             hint = "give a new or empty folder: parts of different bundles must not mix"
             raise UsageError(f"{folder} is not empty", hint)
-    made: list[Path] = []
+    written: list[Path] = []
     sums = ""
 
     def write(name: str, pieces: Iterator[bytes]) -> str:
         digest = hashlib.sha256()
-        made.append(folder / name)
+        written.append(folder / name)
         with files.published(str(folder / name)) as target:
             for piece in pieces:
                 digest.update(piece)
@@ -102,10 +102,10 @@ def as_files(
             sums += write(part.name, _read(stream, part))
         write(SUMS, iter([sums.encode()]))
     except BaseException:
-        for path in made:
+        for path in written:
             path.unlink(missing_ok=True)
         raise
-    return made
+    return written
 
 
 def _read(stream: IO[bytes], place: Range) -> Iterator[bytes]:

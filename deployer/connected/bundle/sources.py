@@ -17,7 +17,7 @@ from deployer.connected.rootfs.entries import FileEntries
 from deployer.connected.rootfs.merge import Rootfs
 from deployer.connected.rootfs.tarreader import Spooled
 from deployer.contract.base.errors import DeployerError, UsageError
-from deployer.contract.bundle.manifest import VARIANTS_PREFIX, WHEELS_PREFIX, DataNeed
+from deployer.contract.bundle.manifest import OURS, VARIANTS, WHEELS, DataNeed
 
 if TYPE_CHECKING:  # slow, and needed only by some sources
     import docker
@@ -55,8 +55,8 @@ def from_definition(
     else:
         contents = from_archive(file, definition.name, definition.version)
     needs = [DataNeed(name, data.bundle) for name, data in sorted(definition.data.items()) if data.bundle]
-    carried = {f"{WHEELS_PREFIX}{path.name}": path for path in wheelhouse.ready(definition)}
-    carried.update({f"{VARIANTS_PREFIX}{abi}/{path.name}": path for abi, path in variants.items()})
+    carried = {f"{OURS[0]}{WHEELS}/{path.name}": path for path in wheelhouse.ready(definition)}
+    carried.update({f"{OURS[0]}{VARIANTS}/{abi}/{path.name}": path for abi, path in variants.items()})
     contents = contents._replace(
         jobs=definition.own_jobs, app=definition.app_folder, carried=carried, mpi=definition.families
     )

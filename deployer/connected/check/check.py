@@ -44,8 +44,9 @@ from deployer.connected.site_profile.profile import Profile
 from deployer.contract.base import json_records, records
 from deployer.contract.base.errors import Refused, Unknown, UsageError
 from deployer.contract.bundle import limits
+from deployer.contract.bundle import manifest as manifests
 from deployer.contract.bundle.job import find
-from deployer.contract.bundle.manifest import PLANS_PREFIX, VARIANTS_PREFIX, WHEELS_PREFIX
+from deployer.contract.bundle.manifest import PLANS_PREFIX
 from deployer.contract.rules import hostfiles
 from deployer.contract.rules.findings import WARNING, Finding
 from deployer.contract.rules.verdict import Checked, judged
@@ -264,12 +265,13 @@ def known_codes(codes: Sequence[str]) -> None:
 
 def _overlays(bundle: Bundle, plan: Plan, cache: Path | None) -> list[Overlay]:
     """Return the bundle's Python packages as the job will see them, variant first, and the app folder."""
-    overlays = []
-    variant = f"{VARIANTS_PREFIX}{plan.abi}/" if plan.abi else None
-    for prefix, target in ((variant, VARIANT), (WHEELS_PREFIX, WHEELS)):
-        names = [member.name for member in bundle.manifest.members if prefix and member.name.startswith(prefix)]
-        if names:
-            overlays.append(Overlay(f"{target}/lib", index.of_wheels(bundle, names, cache)))
+    members = {overlay.name: overlay.member for overlay in bundle.manifest.overlays}
+    places = [(f"{manifests.VARIANTS}/{plan.abi}", VARIANT), (manifests.WHEELS, WHEELS)]
+    overlays = [
+        Overlay(f"{target}/{manifests.LIB}", index.of_overlay(bundle, members[name], cache))
+        for name, target in places
+        if name in members
+    ]
     return [*overlays, Overlay(APP, index.of_app(bundle))]
 
 

@@ -23,12 +23,12 @@ import docker
 from deployer.connected.ground import caches, engine
 from deployer.connected.image.definition import settings
 from deployer.connected.image.definition.definition import Definition
+from deployer.connected.rootfs import wheels
 from deployer.contract.base import json_records
 from deployer.contract.base.errors import DeployerError, IntegrityError, Refused, UsageError
 from deployer.contract.elf import dynamic
 from deployer.contract.site.plan import MPICH_ABI, OPENMPI, SONAMES
 from deployer.system import files
-from deployer.system.wheel import Wheel
 
 _log = logging.getLogger("deployer.variants")
 
@@ -156,17 +156,18 @@ def check_wheel(name: str, data: bytes, abi: str) -> None:
         Refused: the wheel does not fit.
         IntegrityError: the wheel contains a broken ELF file.
     """
-    wheel = Wheel(io.BytesIO(data), name)
-    wheel.check()
+    with wheels.named(name):
+        wheel = wheels.Wheel(io.BytesIO(data), name)
+        wheel.validate_record()
+        contents = [(record[0], stream.read()) for record, stream, _ in wheel.get_contents()]
     uses = False
-    for file in wheel.files:
-        content = b"".join(wheel.chunks(file))
+    for path, content in contents:
         if not content.startswith(b"\x7fELF"):
             continue
         try:
             elf = dynamic.read(functools.partial(_part, content))
         except dynamic.BadElf as error:
-            raise IntegrityError(f"{name}: {file.path} is not a complete ELF file: {error}") from error
+            raise IntegrityError(f"{name}: {path} is not a complete ELF file: {error}") from error
         if elf is None:
             continue  # an object file, which no loader reads
         mpi = {library for library in elf.needed if library.startswith("libmpi")}
@@ -174,9 +175,9 @@ def check_wheel(name: str, data: bytes, abi: str) -> None:
         uses = uses or SONAMES[abi] in mpi
         wrong = sorted(mpi - {SONAMES[abi]})
         if wrong:
-            raise Refused(f"{name}: {file.path} needs {', '.join(wrong)}, which is not {SONAMES[abi]} of {abi}")
+            raise Refused(f"{name}: {path} needs {', '.join(wrong)}, which is not {SONAMES[abi]} of {abi}")
         if folders:
-            raise Refused(f"{name}: {file.path} makes the loader search {', '.join(folders)} before the site's folders")
+            raise Refused(f"{name}: {path} makes the loader search {', '.join(folders)} before the site's folders")
     if not uses:
         raise Refused(f"{name}: none of its libraries needs {SONAMES[abi]}: it was compiled without MPI")
 
@@ -206,10 +207,10 @@ def _outputs(client: docker.DockerClient, image: str) -> dict[str, bytes]:
 
 
 def _wheel_of(made: Mapping[str, bytes]) -> tuple[str, bytes]:
-    wheels = [(name, data) for name, data in made.items() if name.endswith(".whl")]
-    if len(wheels) != 1:
-        raise IntegrityError(f"the recipe made {len(wheels)} wheels of Horovod instead of one")
-    return wheels[0]
+    found = [(name, data) for name, data in made.items() if name.endswith(".whl")]
+    if len(found) != 1:
+        raise IntegrityError(f"the recipe made {len(found)} wheels of Horovod instead of one")
+    return found[0]
 
 
 def _proofs(made: Mapping[str, bytes], abi: str) -> dict[str, Any]:

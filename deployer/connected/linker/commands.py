@@ -16,7 +16,6 @@ from deployer.contract.bundle.job import Job
 from deployer.contract.rules.findings import Finding, finding
 from deployer.contract.rules.hostfiles import PROGRAMS
 from deployer.contract.site.plan import APP, Plan
-from deployer.system.wheel import Wheel
 
 #: The code of these findings. ``pack --accept`` accepts it even without a site.
 CODE = "command.missing"
@@ -118,12 +117,3 @@ def in_bundle(image: Index, overlays: Mapping[str, Index]) -> Look:
         return PathInfo(kind, entry.target if entry else "") if kind else None
 
     return look
-
-
-def of_wheels(paths: Iterable[Path]) -> Collection[str]:
-    """Return the names of the programs that wheels provide."""
-    programs: set[str] = set()
-    for path in paths:
-        with open(path, "rb") as stream:
-            programs |= Wheel(stream, path.name).programs()
-    return programs

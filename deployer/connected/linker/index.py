@@ -10,9 +10,7 @@ import hashlib
 import os
 import posixpath
 import re
-import tempfile
-import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -25,17 +23,15 @@ from deployer.connected.linker.job_filesystem import FILE, FOLDER, LINK, SMALL, 
 from deployer.connected.linker.package_imports import PACKAGED, PackageImports
 from deployer.contract.base import json_records, records, tarformat
 from deployer.contract.base.tarformat import HARDLINK, SYMLINK, TarEntry
-from deployer.contract.bundle import wheel
-from deployer.contract.bundle.manifest import APP_PREFIX, Manifest, Segment
+from deployer.contract.bundle.manifest import APP_PREFIX, BIN, LIB, Manifest, Segment
 from deployer.contract.elf import dynamic
 from deployer.contract.elf.dynamic import BadElf, Facts
 from deployer.contract.elf.elf import ReadAt
 from deployer.system import codec
-from deployer.system.wheel import Wheel
 
 SCHEMA = "link-index"
 #: Increase it when different facts are read from a file; older indexes are then rebuilt.
-VERSION = 11
+VERSION = 12
 
 _MAGIC = b"\x7fELF"
 #: The start of a script, and the number of bytes of its first line that the kernel reads.
@@ -49,8 +45,11 @@ MAX_TEXT = 1024 * 1024
 #: Files whose text is always needed: the loader's cache.
 _WANTED = ("/etc/ld.so.cache",)
 _FRAMES_AT_HAND = 3
-_IN_MEMORY = 64 * 1024 * 1024  # bytes of a file in a wheel; larger files are spooled
 _KINDS = {tarformat.FOLDER: FOLDER, tarformat.FILE: FILE, SYMLINK: LINK, HARDLINK: FILE}
+
+
+#: Entries of a tar in frames, each with its place and a function that reads its content.
+Entries = Iterator[tuple[TarEntry, "ContentPlace", ReadAt]]
 
 
 class Bundle(Protocol):
@@ -165,39 +164,32 @@ def of_image(bundle: Bundle, cache: Path | None = None) -> Index:
     Each frame is verified as it is read. Raises IntegrityError.
     """
     key = bundle.manifest.image.layer_digest.rpartition(":")[2]
-    index = _kept(key, cache, lambda: _read_layer(bundle))
-    frame, segments = _frames(bundle), bundle.layer_segments()
+    return _of_frames(bundle, bundle.layer_segments(), key, cache, _read_layer)
+
+
+def of_overlay(bundle: Bundle, member: str, cache: Path | None = None) -> Index:
+    """Return the index of a bundle's overlay, with paths below ``lib``. Raises IntegrityError."""
+    segments = bundle.member_segments(member)
+    key = hashlib.sha256("".join(segment.sha256 for segment in segments).encode()).hexdigest()
+    return _of_frames(bundle, segments, key, cache, _read_overlay)
+
+
+def _of_frames(
+    bundle: Bundle, segments: list[Segment], key: str, cache: Path | None, read: Callable[[Entries], Index]
+) -> Index:
+    frame = _frames(bundle, segments)
+    kept = CachedFacts(_file(cache, key), SCHEMA, VERSION)
+    index = kept.load(_read_index)
+    if index is None:
+        index = read(_files(frame, segments))
+        kept.save(index.record())
+    places = index.places
 
     def elf(path: str) -> ReadAt | None:
-        place = index.places.get(path)
-        return _reader(frame, segments, *place) if place else None
+        return _reader(frame, segments, *places[path]) if path in places else None
 
     code = CodeFacts(elf, _file(cache, f"{key}.code"))
     return dataclasses.replace(index, read=lambda place: _reader(frame, segments, *place)(0, place.size), code=code)
-
-
-def of_wheels(bundle: Bundle, names: Sequence[str], cache: Path | None = None) -> Index:
-    """Return one index for the wheels with these member names in a bundle, as if unpacked side by side.
-
-    Paths are below ``lib``. Raises IntegrityError.
-    """
-    keys = [_sha256(segment.sha256 for segment in bundle.member_segments(name)) for name in names]
-    wheels = [
-        _kept(key, cache, functools.partial(_read_wheel, bundle, name)) for key, name in zip(keys, names, strict=True)
-    ]
-    owners = {path: name for name, index in zip(names, wheels, strict=True) for path in index.entries}
-    plugins = frozenset[str]().union(*(index.packages[""].possible for index in wheels))
-    return Index(
-        entries={path: entry for index in wheels for path, entry in index.entries.items()},
-        contents={},
-        programs={name for index in wheels for name in index.programs},
-        packages={
-            **{path: imports for index in wheels for path, imports in index.packages.items()},
-            "": PackageImports(frozenset(), plugins),
-        },
-        imports={path: modules for index in wheels for path, modules in index.imports.items()},
-        code=CodeFacts(_in_wheels(bundle, owners), _file(cache, f"{_sha256(keys)}.code")),
-    )
 
 
 def of_app(bundle: Bundle) -> Index:
@@ -229,25 +221,12 @@ def _with_folders(entries: Mapping[str, Indexed]) -> Mapping[str, Indexed]:
     return {**dict.fromkeys(folders_of(entries), Indexed(FOLDER)), **entries}
 
 
-def _sha256(texts: Iterable[str]) -> str:
-    return hashlib.sha256("".join(texts).encode()).hexdigest()
-
-
 def _at(data: bytes) -> ReadAt:
     return lambda offset, size: data[offset : offset + size]
 
 
 def _file(cache: Path | None, name: str) -> Path | None:
     return cache / f"{name}.json" if cache else None
-
-
-def _kept(key: str, cache: Path | None, make: Callable[[], Index]) -> Index:
-    kept = CachedFacts(_file(cache, key), SCHEMA, VERSION)
-    index = kept.load(_read_index)
-    if index is None:
-        index = make()
-        kept.save(index.record())
-    return index
 
 
 def _read_entry(
@@ -268,83 +247,15 @@ def _read_index(fields: json_records.Fields) -> Index:
     )
 
 
-# ------------------------------------------------------------------------------------------------ reading a wheel
-
-
-def _read_wheel(bundle: Bundle, name: str) -> Index:
-    """Index a wheel, which is read in the same way as the site reads it."""
-    entries: dict[str, Indexed] = {}
-    packages = package_imports.Collector()
-    opened = _opened(bundle, name)
-    for path, file in _in_lib(opened):
-        entries[path] = _of_member(opened, file)
-        top, slash, rest = path[1:].partition("/")
-        if file.size <= package_imports.MAX_TEXT:
-            packages.add("", top, slash + rest, functools.partial(_whole, opened, file))
-    imports = packages.modules
-    return Index(_with_folders(entries), {}, opened.programs(), packages=packages.packages(), imports=imports)
-
-
-def _opened(bundle: Bundle, name: str) -> Wheel:
-    """Return a wheel of a bundle, in a temporary file that is closed with it."""
-    whole = tempfile.TemporaryFile()
-    whole.writelines(map(bundle.read, bundle.member_segments(name)))
-    opened = Wheel(whole, name.rpartition("/")[2])
-    weakref.finalize(opened, whole.close)
-    return opened
-
-
-def _in_lib(opened: Wheel) -> Iterator[tuple[str, wheel.WheelFile]]:
-    """Yield the files of a wheel that the site will unpack below ``lib``, with their paths there."""
-    for file in opened.files:
-        if file.path.startswith(wheel.LIB + "/"):
-            yield "/" + wheel.relative_to_lib(file.path), file
-
-
-def _in_wheels(bundle: Bundle, owners: Mapping[str, str]) -> Callable[[str], ReadAt | None]:
-    """Return a function that reads a file of the wheels wholly into memory; ``owners`` maps file paths to wheels."""
-
-    open_wheel = functools.lru_cache(maxsize=1)(functools.partial(_opened, bundle))
-
-    def elf(path: str) -> ReadAt | None:
-        opened = open_wheel(owners[path]) if path in owners else None
-        files = _in_lib(opened) if opened else ()
-        return next((_at(_whole(opened, file)) for inner, file in files if opened and inner == path), None)
-
-    return elf
-
-
-def _whole(opened: Wheel, file: wheel.WheelFile) -> bytes:
-    return b"".join(opened.chunks(file))
-
-
-def _of_member(opened: Wheel, file: wheel.WheelFile) -> Indexed:
-    chunks = opened.chunks(file)
-    with tempfile.SpooledTemporaryFile(_IN_MEMORY) as plain:
-        first = next(chunks, b"")
-        if not first.startswith(_MAGIC):
-            return _indexed(_at(first))
-        plain.write(first)
-        plain.writelines(chunks)
-
-        def read_at(offset: int, size: int) -> bytes:
-            if offset >= file.size:
-                return b""
-            plain.seek(offset)
-            return plain.read(size)
-
-        return _indexed(read_at)
-
-
 # ------------------------------------------------------------------------------------------------ reading the layer
 
 
-def _read_layer(bundle: Bundle) -> Index:
+def _read_layer(entries_of_layer: Entries) -> Index:
     entries: dict[str, Indexed] = {}
     contents: dict[str, bytes] = {}
     places: dict[str, ContentPlace] = {}
     packages = package_imports.Collector()
-    for entry, place, read_at in _files(bundle):
+    for entry, place, read_at in entries_of_layer:
         path = "/" + os.fsdecode(entry.path)
         target = os.fsdecode(entry.target)
         if entry.kind == HARDLINK:
@@ -363,6 +274,29 @@ def _read_layer(bundle: Bundle) -> Index:
         else:
             entries[path] = Indexed(_KINDS[entry.kind], target)
     return Index(entries, contents, places=places, packages=packages.packages(), imports=packages.modules)
+
+
+def _read_overlay(entries_of_overlay: Entries) -> Index:
+    entries: dict[str, Indexed] = {}
+    places: dict[str, ContentPlace] = {}
+    programs = set()
+    packages = package_imports.Collector()
+    for entry, place, read_at in entries_of_overlay:
+        folder, _, inner = os.fsdecode(entry.path).partition("/")
+        if folder == BIN and entry.kind == tarformat.FILE and "/" not in inner:
+            programs.add(inner)
+        if folder != LIB or not inner:
+            continue
+        if entry.kind == tarformat.FOLDER:
+            entries[f"/{inner}"] = Indexed(FOLDER)
+            continue
+        entries[f"/{inner}"] = _indexed(read_at)
+        if entries[f"/{inner}"].facts:
+            places[f"/{inner}"] = place
+        name, slash, rest = inner.partition("/")
+        if entry.size <= package_imports.MAX_TEXT:
+            packages.add("", name, slash + rest, functools.partial(read_at, 0, entry.size))
+    return Index(entries, {}, programs, places, packages.packages(), packages.modules)
 
 
 def _may_be_read(path: str, entry: Indexed) -> bool:
@@ -390,9 +324,8 @@ def _indexed(read_at: ReadAt) -> Indexed:
         return Indexed(FILE, bad=str(error))
 
 
-def _frames(bundle: Bundle) -> Callable[[int], bytes]:
-    """Return a function that reads a frame of the layer."""
-    segments = bundle.layer_segments()
+def _frames(bundle: Bundle, segments: Sequence[Segment]) -> Callable[[int], bytes]:
+    """Return a function that reads a frame."""
     decompress = codec.decompressor(str(bundle.manifest.codec["name"]))
 
     @functools.lru_cache(maxsize=_FRAMES_AT_HAND)
@@ -402,10 +335,8 @@ def _frames(bundle: Bundle) -> Callable[[int], bytes]:
     return frame
 
 
-def _files(bundle: Bundle) -> Iterator[tuple[TarEntry, ContentPlace, ReadAt]]:
-    """Yield each layer entry, its place, and a function that reads its content until the next entry is yielded."""
-    segments = bundle.layer_segments()
-    frame = _frames(bundle)
+def _files(frame: Callable[[int], bytes], segments: list[Segment]) -> Entries:
+    """Yield each entry, its place, and a function that reads its content until the next entry is yielded."""
     with progress.bar("link", sum(segment.size for segment in segments)) as advance:
         for number, segment in enumerate(segments):
             advance(segment.size)

@@ -103,8 +103,8 @@ def missing(words: Sequence[str], place: CommandSearch) -> Optional[CommandProbl
         _started(list(words), place)
     except Unsure:
         return None
-    except _NotThere as found:
-        return found.missing
+    except _NotThere as error:
+        return error.missing
     return None
 
 
@@ -133,16 +133,16 @@ def locate(name: str, place: CommandSearch) -> Optional[Located]:
     Raises:
         Unsure: the search reaches a folder that is bound over the image.
     """
-    for found in _search(name, place):
-        if found.seen.kind == FILE and found.seen.executable:
-            return found
+    for program in _search(name, place):
+        if program.seen.kind == FILE and program.seen.executable:
+            return program
     return None
 
 
 def there(path: str, place: CommandSearch) -> Optional[Located]:
     """Return the file at a path, which may be relative to the working folder; None if there is none. Raises Unsure."""
-    found = next(_search(path if "/" in path else "./" + path, place), None)
-    return found if found and found.seen.kind == FILE else None
+    file = next(_search(path if "/" in path else "./" + path, place), None)
+    return file if file and file.seen.kind == FILE else None
 
 
 def is_certain(path: str, place: CommandSearch) -> bool:
@@ -163,11 +163,11 @@ def missing_input(stdin: str, place: CommandSearch) -> Optional[CommandProblem]:
         hint = f"put it into app/, which jobs see at {APP}, or bind a folder of the site: --bind DIR:/data"
         return CommandProblem(f"stdin is {stdin}, but the folder of a new job is empty", hint)
     try:
-        found = _real(stdin, place)
-        if found is None:
+        target = _real(stdin, place)
+        if target is None:
             hint = f"correct `stdin` of the job; files of app/ are in {APP}"
             return CommandProblem(f"there is no {stdin}, which is the job's stdin", hint)
-        if found[1].kind == FOLDER:
+        if target[1].kind == FOLDER:
             return CommandProblem(f"stdin of the job, {stdin}, is a folder", "name a file")
     except Unsure:
         pass
@@ -202,11 +202,11 @@ def _started(words: List[str], place: CommandSearch) -> None:
         file = operand(words)
         if file is not None and file.startswith("/"):
             _hidden(file, place)
-            found = _real(file, place)
-            if found is None:
+            script = _real(file, place)
+            if script is None:
                 raise _NotThere(f"there is no {file}", f"files of app/ are in {APP}: correct the job's command")
             if _SHELLS.match(posixpath.basename(words[0])):
-                _unix_lines(file, found[1])
+                _unix_lines(file, script[1])
 
 
 def _hidden(path: str, place: CommandSearch) -> None:
@@ -281,9 +281,9 @@ def _program(name: str, place: CommandSearch, depth: int) -> None:
 
 def _search(name: str, place: CommandSearch) -> Iterator[Located]:
     for path in _candidates(name, place):
-        found = _real(path, place)
-        if found is not None:
-            yield Located(path, *found)
+        target = _real(path, place)
+        if target is not None:
+            yield Located(path, *target)
 
 
 def _absent(name: str, place: CommandSearch) -> Tuple[str, str]:
@@ -307,7 +307,7 @@ def _others(name: str) -> Iterator[str]:
 def _found_as(name: str, place: CommandSearch) -> Optional[str]:
     try:
         there = (_real(path, place) for path in _candidates(name, place))
-        return name if any(found and found[1].kind == FILE and found[1].executable for found in there) else None
+        return name if any(program and program[1].kind == FILE and program[1].executable for program in there) else None
     except Unsure:
         return None
 
@@ -361,25 +361,25 @@ def _real(path: str, place: CommandSearch) -> Optional[Tuple[str, PathInfo]]:
         outside = (*_OUTSIDE, *place.outside)
         if any(here == folder or here.startswith(folder + "/") for folder in outside):
             raise Unsure
-        found = place.look(here)
-        if found is None and any(folder.startswith(here + "/") for folder in outside):
-            found = PathInfo(FOLDER)  # a bind creates its own folder
-        if found is None:
+        entry = place.look(here)
+        if entry is None and any(folder.startswith(here + "/") for folder in outside):
+            entry = PathInfo(FOLDER)  # a bind creates its own folder
+        if entry is None:
             return None
-        if found.kind == UNKNOWN:
+        if entry.kind == UNKNOWN:
             raise Unsure
-        if found.kind == LINK:
+        if entry.kind == LINK:
             links += 1
             if links > _MAX_LINKS:
                 return None
-            done = [] if found.target.startswith("/") else done
-            todo += _names(found.target)[::-1]
+            done = [] if entry.target.startswith("/") else done
+            todo += _names(entry.target)[::-1]
             here, seen = "/" + "/".join(done), PathInfo(FOLDER)
-        elif found.kind == FILE and todo:
+        elif entry.kind == FILE and todo:
             return None
         else:
             done.append(name)
-            seen = found
+            seen = entry
     return here, seen
 
 

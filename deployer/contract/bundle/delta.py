@@ -79,8 +79,8 @@ def read_name(name: str) -> Optional[Range]:
     if not match:
         return None
     kind = Part if match.group(3) == "part" else Ending
-    found = kind(int(match.group(1)), int(match.group(2)))
-    return found if found.name == name else None
+    place = kind(int(match.group(1)), int(match.group(2)))
+    return place if place.name == name else None
 
 
 # ---------------------------------------------------------------- what a site has
@@ -122,14 +122,14 @@ def read_receipt(data: bytes, what: str) -> HeldSegments:
 
 def missing(segments: Iterable[Segment], held: HeldSegments) -> List[Segment]:
     """Return the segments to send, in order; repeated content is sent once."""
-    found = []
+    lacking = []
     known = set(held)
     for segment in segments:
         key = prefix(segment.sha256)
         if key not in known:
             known.add(key)
-            found.append(segment)
-    return found
+            lacking.append(segment)
+    return lacking
 
 
 def cut(segments: Iterable[Segment]) -> List[Part]:

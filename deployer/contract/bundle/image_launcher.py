@@ -58,9 +58,9 @@ def lacks(launcher: str, place: CommandSearch, python: Optional[str]) -> Optiona
 def _path(name: str, place: CommandSearch) -> Optional[str]:
     for folder in [""] if name.startswith("/") else place.path.split(":"):
         try:
-            found = locate("{}/{}".format(folder.rstrip("/"), name.lstrip("/")), place)
+            program = locate("{}/{}".format(folder.rstrip("/"), name.lstrip("/")), place)
         except Unsure:  # a folder that is bound over the image
             continue
-        if found:
-            return found.path
+        if program:
+            return program.path
     return None

@@ -1,7 +1,7 @@
 """A job from a definition: the command, and numbers that the user may override."""
 
 import re
-from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, Callable, List, Mapping, NamedTuple, Optional, Sequence
 
 from deployer.contract.base import records, variables
 from deployer.contract.base.errors import UsageError
@@ -18,6 +18,8 @@ LAUNCHES = (RANKS, TORCHRUN, NODE)
 
 #: More GPUs than a node has.
 MOST_GPUS = 1024
+
+_NAMES = "a name is like train-small: lower-case letters and digits, joined by single dots, dashes or underscores"
 
 _PYTHON = re.compile(r"python[0-9.]*")
 _TIME = re.compile(r"(?:([0-9]{1,4})-)?([0-9]{1,3}):([0-5][0-9]):([0-5][0-9])")
@@ -67,8 +69,8 @@ class Job(NamedTuple):
         needed = self.ranks_per_node * (self.gpus or 0)
         if there is None or needed <= there:
             return ""
-        each = "{} per node x {}".format(counted(self.ranks_per_node, "rank"), counted(self.gpus or 0, "GPU"))
-        return "%s = %d, but a node has %s" % (each, needed, counted(there, "GPU") if there else "no GPU")
+        product = "{} per node x {}".format(counted(self.ranks_per_node, "rank"), counted(self.gpus or 0, "GPU"))
+        return "%s = %d, but a node has %s" % (product, needed, counted(there, "GPU") if there else "no GPU")
 
     @property
     def whole_nodes(self) -> bool:
@@ -77,51 +79,39 @@ class Job(NamedTuple):
 
     @staticmethod
     def read(fields: Fields) -> "Job":
+        name, launch, gpus = fields.text("name"), fields.maybe_text("launch") or RANKS, fields.maybe_number("gpus")
+        if not is_label(name):
+            # It is used in commands, file names and lines for bundle.yaml.
+            problem, hint = f"'name': a job cannot be called {name!r}", _NAMES
+        elif launch not in LAUNCHES:
+            problem, hint = "'launch': {!r} is not one of {}".format(launch, ", ".join(LAUNCHES)), ""
+        elif gpus is not None and not 1 <= gpus <= MOST_GPUS:
+            problem, hint = "'gpus': %d is not a number from 1 to %d" % (gpus, MOST_GPUS), ""
+        else:
+            problem = hint = ""
+        if problem:
+            raise fields.error(f"{fields.what}: field {problem}", hint)
+        environment = fields.environment("environment", lines=True) if "environment" in fields.record else {}
+        _checked(fields, "environment", environment, variables.check)
         return records.read(
             Job,
             fields,
-            name=_name(fields),
             command=fields.words("command"),
             time=check_time(fields.text("time")),
-            workdir=_path(fields, "workdir", check_workdir),
-            stdin=_path(fields, "stdin", check_stdin),
-            environment=_environment(fields),
-            launch=_launch(fields),
-            gpus=_gpus(fields),
-            links=_links(fields),
+            workdir=_checked(fields, "workdir", fields.maybe_text("workdir"), check_workdir),
+            stdin=_checked(fields, "stdin", fields.maybe_text("stdin"), check_stdin),
+            environment=environment,
+            launch=launch,
+            links=_checked(fields, "links", fields.mapping("links"), linked.check) if "links" in fields.record else {},
         )
 
 
-def _name(fields: Fields) -> str:
-    """Return the name, which is used in commands, file names and lines for ``bundle.yaml``."""
-    found = fields.text("name")
-    if not is_label(found):
-        hint = "a name is like train-small: lower-case letters and digits, joined by single dots, dashes or underscores"
-        raise fields.error(f"{fields.what}: field 'name': a job cannot be called {found!r}", hint)
-    return found
-
-
-def _path(fields: Fields, name: str, check: Callable[[str], str]) -> Optional[str]:
-    """Return an optional field that is a path in the container."""
-    path = fields.maybe_text(name)
+def _checked(fields: Fields, name: str, value: Any, check: Callable[[Any], Any]) -> Any:
+    """Return the checked value of a field, or None if it has none."""
     try:
-        return path if path is None else check(path)
+        return None if value is None else check(value)
     except UsageError as error:
-        raise fields.error(f"{fields.what}: field {name!r}: {error.message}") from error
-
-
-def _launch(fields: Fields) -> str:
-    found = fields.maybe_text("launch") or RANKS
-    if found not in LAUNCHES:
-        raise fields.error("{}: field 'launch': {!r} is not one of {}".format(fields.what, found, ", ".join(LAUNCHES)))
-    return found
-
-
-def _gpus(fields: Fields) -> Optional[int]:
-    found = fields.maybe_number("gpus")
-    if found is not None and not 1 <= found <= MOST_GPUS:
-        raise fields.error("%s: field 'gpus': %d is not a number from 1 to %d" % (fields.what, found, MOST_GPUS))
-    return found
+        raise fields.error(f"{fields.what}: field {name!r}: {error.message}", error.hint) from error
 
 
 def started(job: Job) -> List[str]:
@@ -134,26 +124,6 @@ def started(job: Job) -> List[str]:
     python = job.command[0] if _PYTHON.fullmatch(job.command[0].rpartition("/")[2]) else "python3"
     words = [python, "-m", "torch.distributed.run", "--nnodes=%d" % job.nodes]
     return [*words, "--nproc_per_node=%d" % job.ranks_per_node, "--rdzv_backend=static", "--no_python", *job.command]
-
-
-def _links(fields: Fields) -> Mapping[str, str]:
-    if "links" not in fields.record:
-        return {}
-    try:
-        return linked.check(fields.mapping("links"))
-    except UsageError as error:
-        raise fields.error(f"{fields.what}: field 'links': {error.message}", error.hint) from error
-
-
-def _environment(fields: Fields) -> Dict[str, str]:
-    if "environment" not in fields.record:
-        return {}
-    found = fields.environment("environment", lines=True)
-    try:
-        variables.check(found)
-    except UsageError as error:
-        raise fields.error(f"{fields.what}: field 'environment': {error.message}", error.hint) from error
-    return found
 
 
 def check_workdir(path: str) -> str:
@@ -207,13 +177,13 @@ def check_time(text: str) -> str:
     """
     short = _SHORT.fullmatch(text)
     days, rest = divmod(int(short.group(1)) * _UNITS[short.group(2)], _UNITS["d"]) if short else (0, 0)
-    found = "%d-%s" % (days, clock(rest)) if days else clock(rest) if short else text
+    limit = "%d-%s" % (days, clock(rest)) if days else clock(rest) if short else text
     hint = "for instance 00:30:00, 90m, 24h or 2-00:00:00"
-    if not _TIME.fullmatch(found):
+    if not _TIME.fullmatch(limit):
         raise UsageError(f"time limit {text!r} is not [D-]HH:MM:SS, and not a number with s, m, h or d", hint)
-    if not seconds(found):
+    if not seconds(limit):
         raise UsageError(f"invalid time limit {text!r}: for Slurm, zero means no limit", hint)
-    return found
+    return limit
 
 
 def find(label: str, jobs: Sequence[Job], name: Optional[str], extra: Sequence[str] = (), command: str = "") -> Job:

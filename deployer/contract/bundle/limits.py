@@ -22,8 +22,8 @@ CODES = (GPUS, layout.CODE, layout.MEMORY, NODES, TIME)
 def of_job(plan: Plan, job: Job) -> Iterator[Finding]:
     """Yield findings against a job with its own numbers under a plan."""
     shape = layout.objection(job.ranks_per_node, job.threads, plan.node, job.memory)
-    found = [*([shape] if shape else []), *of_request(plan, job.nodes, job.time)]
-    for finding in found:
+    findings = [*([shape] if shape else []), *of_request(plan, job.nodes, job.time)]
+    for finding in findings:
         yield finding._replace(subject=f"job {job.name}", job=job.name)
 
 

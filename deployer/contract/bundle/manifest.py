@@ -28,8 +28,12 @@ PLANS_PREFIX = "deployer/plans/"
 DATA_PREFIX = "deployer/data/"
 #: Prefix of the kit, which contains tools that a site may lack.
 KIT_PREFIX = "deployer/kit/"
-#: Prefixes of wheels: the wheelhouse, and Horovod's variants (``deployer/variants/ABI/``).
-WHEELS_PREFIX, VARIANTS_PREFIX = "deployer/wheels/", "deployer/variants/"
+#: Overlays: the wheelhouse, Horovod's variants (``variants/ABI``), and udocker.
+WHEELS, VARIANTS, ENGINE = "wheels", "variants", "engine"
+_OVERLAY = re.compile(rf"(?:{WHEELS}|{ENGINE}|{VARIANTS}/[a-z0-9]+(?:-[a-z0-9]+)*)\Z")
+OVERLAYS_PREFIX = "deployer/overlays/"
+#: The folders of an overlay for PYTHONPATH and PATH.
+LIB, BIN = "lib", "bin"
 
 #: Prefix of rehearsal outcomes, which only the laptop reads.
 REHEARSALS_PREFIX = "deployer/rehearsals/"
@@ -82,12 +86,13 @@ class Segment(NamedTuple):
     def usual(record: Any) -> "Optional[Segment]":
         """Return what ``read`` returns for a record in the common form; None for any other record."""
         try:
-            made = Segment(**record)
+            segment = Segment(**record)
         except TypeError:  # missing or unknown fields, or not an object
             return None
-        texts = made.kind in _KINDS and (made.holds is None or made.holds in HOLDINGS) and _is_sha256(made.sha256)
-        numbers = [made.offset, made.size] if made.raw is None else [made.offset, made.size, made.raw]
-        return made if texts and all(type(number) is int and number >= 0 for number in numbers) else None
+        holds_known = segment.holds is None or segment.holds in HOLDINGS
+        texts = segment.kind in _KINDS and holds_known and _is_sha256(segment.sha256)
+        numbers = [segment.offset, segment.size] if segment.raw is None else [segment.offset, segment.size, segment.raw]
+        return segment if texts and all(type(number) is int and number >= 0 for number in numbers) else None
 
 
 class BundleMember(NamedTuple):
@@ -168,6 +173,33 @@ class DataNeed(NamedTuple):
         return need
 
 
+class WheelOverlay(NamedTuple):
+    """Unpacked wheels, in frames like the layer. An install writes them beside the image.
+
+    Attributes:
+        name: WHEELS, ENGINE, or ``variants/ABI``: its folder in an installed image.
+        wheels: the file names of the wheels.
+        entries: number of files and folders, with the bytecode of its modules.
+        bytes: their size.
+    """
+
+    name: str
+    wheels: List[str]
+    entries: int
+    bytes: int
+
+    @property
+    def member(self) -> str:
+        return f"{OVERLAYS_PREFIX}{self.name}.tar"
+
+    @staticmethod
+    def read(fields: Fields) -> "WheelOverlay":
+        overlay = records.read(WheelOverlay, fields)
+        if not _OVERLAY.match(overlay.name):
+            raise fields.error(f"{fields.what}: invalid name of an overlay: {overlay.name!r}")
+        return overlay
+
+
 class Manifest(NamedTuple):
     """The content of bundle.json.
 
@@ -184,6 +216,7 @@ class Manifest(NamedTuple):
         needs: data folders of other bundles.
         mpi: the MPI families (``plan.ABIS``) that its programs can use, the image's own first.
         mount_points: folders that are made in the image when it is unpacked.
+        overlays: the unpacked wheels.
     """
 
     name: str
@@ -198,6 +231,7 @@ class Manifest(NamedTuple):
     needs: Sequence[DataNeed] = ()
     mpi: Sequence[str] = ()
     mount_points: Sequence[str] = ()
+    overlays: Sequence[WheelOverlay] = ()
 
     @property
     def is_data(self) -> bool:

@@ -57,14 +57,14 @@ def unpacked(data: bytes, what: str) -> bytes:
     """Return the content of a file that ``push`` sent. Raises UsageError if it is incomplete or exceeds MAX_SIZE."""
     whole = zlib.decompressobj()
     try:
-        found = whole.decompress(data, MAX_SIZE + 1)
+        content = whole.decompress(data, MAX_SIZE + 1)
     except zlib.error as error:
         raise UsageError(f"{what} is damaged: {error}", "send it again") from error
-    if len(found) > MAX_SIZE:
+    if len(content) > MAX_SIZE:
         raise UsageError("%s has more than the %d bytes allowed" % (what, MAX_SIZE))
     if not whole.eof or whole.unused_data:
         raise UsageError(f"{what} is incomplete", "send it again")
-    return found
+    return content
 
 
 def split(data: bytes) -> Tuple[bytes, List[bytes]]:
@@ -83,16 +83,16 @@ def read(data: bytes, what: str) -> PlanUpdate:
     """
     message, _ = split(data)
     fields = json_records.loads(message, SCHEMA, what)
-    found = records.read(
+    update = records.read(
         PlanUpdate,
         fields,
         plans=[plans.read(json_records.dumps(item.record), item.what) for item in fields.items("plans")],
     )
-    if not found.plans:
+    if not update.plans:
         raise UsageError(f"{what} has no plan", _AGAIN)
-    if not _SITE.match(found.site):
-        raise UsageError(f"{what}: invalid name of a site: {found.site!r}", "use letters, digits, '.', '_' and '-'")
-    foreign = [each for each in found.plans if (each.site, each.bundle) != (found.site, found.bundle)]
-    if foreign or len({each.partition for each in found.plans}) < len(found.plans):
+    if not _SITE.match(update.site):
+        raise UsageError(f"{what}: invalid name of a site: {update.site!r}", "use letters, digits, '.', '_' and '-'")
+    foreign = [plan for plan in update.plans if (plan.site, plan.bundle) != (update.site, update.bundle)]
+    if foreign or len({plan.partition for plan in update.plans}) < len(update.plans):
         raise UsageError(f"{what}: its plans are not for one bundle, one site and different partitions", _AGAIN)
-    return found
+    return update

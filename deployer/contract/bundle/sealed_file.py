@@ -129,9 +129,9 @@ def parse_manifest(data: bytes, seal: Seal) -> Manifest:
 
 
 def _parse(data: bytes, seal: Seal) -> Manifest:
-    found = manifests.read(data, MANIFEST_FILE)
-    check(found, seal.offset)
-    return found
+    manifest = manifests.read(data, MANIFEST_FILE)
+    check(manifest, seal.offset)
+    return manifest
 
 
 _kept = functools.lru_cache(maxsize=4)(_parse)
@@ -156,21 +156,37 @@ def check(manifest: Manifest, end: int) -> None:
         if segment.size != len(data) or segment.sha256 != hashlib.sha256(data).hexdigest():
             raise IntegrityError("the %s at byte %d does not match the member list" % (kind, segment.offset))
 
-    layer = layer_member(manifest)
+    layer, raw_size = layer_member(manifest), 0
+    framed = {layer, *(overlay.member for overlay in manifest.overlays)}
     for member in manifest.members:
         take_known(HEADER, member_header(member))
         content_end = position + member.size
         while position < content_end:
-            _check_content(take(FRAME if member.name == layer else DATA))
+            segment = take(FRAME if member.name in framed else DATA)
+            _check_content(segment)
+            raw_size += segment.raw or 0 if member.name == layer else 0
         if position != content_end:
             raise IntegrityError(f"the segments of {member.name} do not end where the member ends")
         if tarformat.padding(member.size):
             take_known(PADDING, b"\0" * tarformat.padding(member.size))
     if next(segments, None) is not None or position != end:
         raise IntegrityError("the segment table does not end where the manifest starts")
-    if manifest.image.raw_size != sum(segment.raw or 0 for segment in manifest.segments):
+    if manifest.image.raw_size != raw_size:
         raise IntegrityError("the frames do not add up to the size of the image")  # the space check relies on that size
-    _check_oci(manifest)
+    by_member = contents(manifest.members, manifest.segments)
+    _check_overlays(manifest, by_member)
+    _check_oci(manifest, by_member)
+
+
+def _check_overlays(manifest: Manifest, by_member: Dict[str, List[Segment]]) -> None:
+    """Raise IntegrityError unless each overlay is one member without links, because the host writes into overlays."""
+    names = [overlay.member for overlay in manifest.overlays]
+    if len(set(names)) < len(names) or not by_member.keys() >= set(names):
+        raise IntegrityError("an overlay is missing, or is listed twice")
+    for overlay in manifest.overlays:
+        ends = [segment.raw or 0 for segment in by_member[overlay.member] if segment.holds == tarformat.LINKS]
+        if sum(ends) != 2 * BLOCK:
+            raise IntegrityError(f"the overlay {overlay.name} has links, or does not end")
 
 
 def layer_member(manifest: Manifest) -> str:
@@ -180,18 +196,10 @@ def layer_member(manifest: Manifest) -> str:
 
 def member_segments(manifest: Manifest, name: str) -> List[Segment]:
     """Return the content segments of a member, in order. Raises IntegrityError if the member does not exist."""
-    position = 0
-    for member in manifest.members:
-        start = position + len(member_header(member))
-        if member.name == name:
-            end = start + member.size
-            return [
-                segment
-                for segment in manifest.segments
-                if start <= segment.offset < end and segment.kind in (DATA, FRAME)
-            ]
-        position = start + member.size + tarformat.padding(member.size)
-    raise IntegrityError(f"the bundle has no member {name}")
+    by_member = contents(manifest.members, manifest.segments)
+    if name not in by_member:
+        raise IntegrityError(f"the bundle has no member {name}")
+    return by_member[name]
 
 
 def payload(manifest: Manifest) -> str:
@@ -203,22 +211,23 @@ def payload(manifest: Manifest) -> str:
         position += len(member_header(member)) + member.size + tarformat.padding(member.size)
     fields = manifest.record()
     del fields["members"], fields["segments"]
-    before = [(each.kind, each.size, each.sha256) for each in manifest.segments if each.offset < position]
+    earlier = (segment for segment in manifest.segments if segment.offset < position)
+    before = [(segment.kind, segment.size, segment.sha256) for segment in earlier]
     return hashlib.sha256(json.dumps([fields, before], sort_keys=True).encode()).hexdigest()
 
 
 def contents(members: Iterable[BundleMember], segments: Iterable[Segment]) -> Dict[str, List[Segment]]:
     """Return the content segments of every member, in order. The manifest must have been checked."""
-    found: Dict[str, List[Segment]] = {}
+    by_member: Dict[str, List[Segment]] = {}
     content = iter([segment for segment in segments if segment.kind in (DATA, FRAME)])
     for member in members:
-        found[member.name] = []
+        by_member[member.name] = []
         left = member.size
         while left:
             segment = next(content)
-            found[member.name].append(segment)
+            by_member[member.name].append(segment)
             left -= segment.size
-    return found
+    return by_member
 
 
 def _check_content(segment: Segment) -> None:
@@ -238,7 +247,7 @@ def _check_names(names: List[str]) -> None:
         raise IntegrityError("a member of the bundle is both a file and a folder")
 
 
-def _check_oci(manifest: Manifest) -> None:
+def _check_oci(manifest: Manifest, by_member: Dict[str, List[Segment]]) -> None:
     """Raise IntegrityError unless the OCI documents match config, layer, name and version."""
     sizes = {member.name: member.size for member in manifest.members}
     codec = str(manifest.codec["name"])
@@ -262,6 +271,5 @@ def _check_oci(manifest: Manifest) -> None:
         config.member: config.digest.split(":")[1],
     }
     for name, sha256 in expected.items():
-        segments = member_segments(manifest, name)
-        if [segment.sha256 for segment in segments] != [sha256]:
+        if [segment.sha256 for segment in by_member.get(name, ())] != [sha256]:
             raise IntegrityError(f"{name} does not match config and layer")

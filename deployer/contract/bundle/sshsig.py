@@ -97,16 +97,16 @@ def mpint(number: int) -> bytes:
 
 def strings(data: bytes) -> List[bytes]:
     """Return the SSH strings of which ``data`` consists. Raises IntegrityError if it is anything else."""
-    found = []
+    parts = []
     position = 0
     while position < len(data):
         size = struct.unpack_from(">I", data, position)[0] if position + 4 <= len(data) else len(data)
         position += 4
         if position + size > len(data):
             raise IntegrityError("a signature or key is cut off")
-        found.append(data[position : position + size])
+        parts.append(data[position : position + size])
         position += size
-    return found
+    return parts
 
 
 def read_key(blob: bytes) -> Key:

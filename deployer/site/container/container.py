@@ -6,9 +6,8 @@ from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence
 from deployer.contract.base import shell
 from deployer.contract.base.errors import Refused, UsageError
 from deployer.contract.base.shell import Value, Variable, Word
-from deployer.contract.bundle import wheel
 from deployer.contract.bundle.command import DEFAULT_PATH
-from deployer.contract.bundle.manifest import Image
+from deployer.contract.bundle.manifest import BIN, LIB, Image
 from deployer.contract.rules import hostfiles
 from deployer.contract.site import layout as layouts
 from deployer.contract.site import plan as plans
@@ -157,7 +156,7 @@ def _overlays(installed: InstalledImage, variant: Optional[str], environment: Di
         Bind(installed.wheels, plans.WHEELS, "the bundle's wheelhouse"),
     )
     overlays = [bind for bind in places if files.is_folder(bind.source)]
-    for name, folder in (("PYTHONPATH", wheel.LIB), ("PATH", wheel.BIN)):
+    for name, folder in (("PYTHONPATH", LIB), ("PATH", BIN)):
         having = [bind for bind in overlays if files.is_folder(os.path.join(bind.source, folder))]
         searched = [f"{bind.target}/{folder}" for bind in having]
         if environment.get(name):  # an empty entry would mean the current folder
@@ -165,9 +164,9 @@ def _overlays(installed: InstalledImage, variant: Optional[str], environment: Di
         if searched:
             environment[name] = ":".join(searched)
     for bind in overlays:
-        if files.is_folder(os.path.join(bind.source, wheel.LIB, _PLUGINS)):
+        if files.is_folder(os.path.join(bind.source, LIB, _PLUGINS)):
             # TensorFlow searches for plug-ins only in folders named site-packages, without an error if it finds none.
-            environment.setdefault(_PLUGIN_PATH, f"{bind.target}/{wheel.LIB}/{_PLUGINS}")
+            environment.setdefault(_PLUGIN_PATH, f"{bind.target}/{LIB}/{_PLUGINS}")
     return overlays
 
 

@@ -18,8 +18,9 @@ from deployer.contract.bundle import sealed_file
 from deployer.contract.bundle.delta import Part
 from deployer.contract.bundle.manifest import Segment
 from deployer.site.install import incoming
+from deployer.site.install.content import InstallProgress
 from deployer.site.install.incoming import Begun, Parcel
-from deployer.site.install.install import InstallOutcome, InstallProgress, install
+from deployer.site.install.install import InstallOutcome, install
 from deployer.site.install.receive import (
     AT_ONCE,
     LITTLE,

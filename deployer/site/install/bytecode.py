@@ -16,8 +16,7 @@ from typing import List, Optional, Tuple
 
 from deployer.contract.base.errors import DeployerError
 from deployer.contract.base.shell import argv
-from deployer.contract.bundle import wheel
-from deployer.contract.bundle.manifest import Image, Manifest
+from deployer.contract.bundle.manifest import LIB, Image, Manifest
 from deployer.contract.site import plan as plans
 from deployer.contract.site.plan import Bind
 from deployer.site.capture import machine
@@ -70,7 +69,7 @@ def compile_overlays(folder: str, image: Image, jobs: int, rootfs: str, engine: 
         )
         # -I -S: run only the standard library, no code from the overlay.
         command = [image.python, "-I", "-S", "-m", "compileall", "-q", "-j", str(max(1, jobs))]
-        command += ["--invalidation-mode", "unchecked-hash", f"{target}/{wheel.LIB}"]
+        command += ["--invalidation-mode", "unchecked-hash", f"{target}/{LIB}"]
         try:
             # compileall fails on files that are not modules for this Python (templates, syntax tests): ignore that.
             process.run(argv(runtime.argv(started, command)), _PATIENCE, container.user_environment(), check=False)
@@ -129,4 +128,4 @@ def _overlays(folder: str) -> List[Tuple[str, str]]:
     overlays = [(os.path.join(folder, WHEELS), plans.WHEELS)]
     if files.is_folder(variants):
         overlays += [(os.path.join(variants, name), plans.VARIANT) for name in sorted(os.listdir(variants))]
-    return [(source, target) for source, target in overlays if files.is_folder(os.path.join(source, wheel.LIB))]
+    return [(source, target) for source, target in overlays if files.is_folder(os.path.join(source, LIB))]

@@ -12,16 +12,16 @@ import shutil
 import time
 from contextlib import ExitStack
 from functools import partial
-from typing import Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Collection, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from deployer.contract.base import json_records
 from deployer.contract.base.errors import IntegrityError
-from deployer.contract.bundle import sealed_file
-from deployer.contract.bundle.manifest import DATA_PREFIX, KIT_PREFIX, Segment
-from deployer.contract.site import plan as plans
-from deployer.site.install import bytecode, donor, kit, mount_points, remove, unpack, wheels
+from deployer.contract.bundle.manifest import Segment
+from deployer.site.install import bytecode, donor, kit, mount_points, remove
 from deployer.site.install.admit import admit, pin_signers
+from deployer.site.install.content import EVERYTHING, Content, InstallProgress, room, total, write
 from deployer.site.install.donor import Donor
+from deployer.site.install.unpack import Unpacked
 from deployer.site.storage import data, frames, inventory, layers, space, unfinished
 from deployer.site.storage.frames import FrameNote
 from deployer.site.storage.layers import Layer
@@ -36,21 +36,9 @@ from deployer.site.storage.store import (
     Store,
     room_of_tool,
 )
-from deployer.system import codec, files, workers
+from deployer.system import files, workers
 from deployer.system.trust import policy, verify
-from deployer.system.trust.verify import Arriving, Progress, Verification, VerifiedBundle
-
-#: Where members of a bundle are written: those that a rank reads, the runtime that starts it, and everything.
-APP_ONLY = {"deployer/app/": "app"}
-APP_AND_KIT = {
-    **APP_ONLY,
-    KIT_PREFIX + plans.CHARLIECLOUD_FOLDER + "/": os.path.join(ENGINE, plans.CHARLIECLOUD_FOLDER),
-    KIT_PREFIX: "kit",
-}
-_MEMBERS = {**APP_AND_KIT, "deployer/plans/": "plans", DATA_PREFIX: "data"}
-
-#: Called with the number of bytes just processed, and the total.
-InstallProgress = Callable[[int, int], None]
+from deployer.system.trust.verify import Arriving
 
 
 class _Shares(NamedTuple):
@@ -58,21 +46,17 @@ class _Shares(NamedTuple):
 
     Attributes:
         rootfs: the name of the layer with its rootfs.
-        overlays: the name of the layer with its overlays; empty if it has no wheels.
+        overlays: the name of the layer with its overlays; empty if it has none.
         links: the layers, by their names in the image's folder.
-        wheels: the segments of all its wheels.
+        frames: the frames of each layer.
         donor: a layer that already has some files of the rootfs.
     """
 
     rootfs: str
     overlays: str
     links: Mapping[str, str]
-    wheels: List[Segment]
+    frames: Mapping[str, Sequence[Segment]]
     donor: Optional[Donor]
-
-    @property
-    def names(self) -> List[str]:
-        return [self.rootfs, self.overlays] if self.overlays else [self.rootfs]
 
 
 class InstallOutcome(NamedTuple):
@@ -135,33 +119,28 @@ def install(
         verification = verify.begin(stream, path, policies, arriving)
         warnings = admit(verification.manifest, verification.digest, verification.trust, store, policies)
         if not present:
-            processes = jobs or workers.suitable(seal.end)
+            manifest = verification.manifest
+            content = Content(verification, manifest.overlays, EVERYTHING, jobs or workers.suitable(seal.end), progress)
             with files.errors_named("write under " + store.root, "free some, or choose another folder with --root"):
                 os.makedirs(store.images, exist_ok=True)
                 layers.make_folder(store)
                 unfinished.reap(store.images)
                 unfinished.reap(store.layers)
-                shares = _shares(verification, store)
-                layers.release(store, shares.names)
-                there = _there(store, shares)
-                for name in shares.names:
-                    if name not in there:
-                        remove.check_layer_unused(store, name)
-                overlays = unpack.Unpacked(0, 0)
-                if shares.overlays and shares.overlays not in there:
-                    # Wheels that have not arrived need at least their own size.
-                    least = unpack.Unpacked(0, sum(segment.size for segment in shares.wheels))
-                    overlays = least if arriving else wheels.room(verification, stream, processes)
-                rootfs = unpack.Unpacked(0, 0) if shares.rootfs in there else _room(verification, shares.donor)
+                shares = _shares(content, store)
+                layers.release(store, shares.frames)
+                layers_here = ((name, layers.whole(store, name)) for name in shares.frames)
+                there = {name: layer for name, layer in layers_here if layer}
+                for name in shares.frames.keys() - there.keys():
+                    remove.check_layer_unused(store, name)
                 state = os.fstat(stream.fileno())
-                parts = [rootfs, overlays]
-                if arriving and state.st_dev == os.stat(store.images).st_dev:
-                    parts.append(unpack.Unpacked(0, max(0, seal.end - state.st_size)))
-                _check_space(verification, store, parts, state if kept else None)
+                arrives = arriving and state.st_dev == os.stat(store.images).st_dev
+                more = max(0, seal.end - state.st_size) if arrives else 0
+                if kept and state.st_dev != os.stat(store.images).st_dev:
+                    more += state.st_size  # it will be copied; otherwise it is moved, and needs no space
+                _check_space(content, store, shares, there, more)
                 with unfinished.folder(store.images) as new, layers.claimed(store, new, shares.links):
-                    advance = _advance(verification, _MEMBERS, progress)
-                    _write_image(new, store, shares, there, verification, processes, advance)
-                    mount_points.make(os.path.join(new, ROOTFS), verification.manifest.mount_points)
+                    _write_image(new, store, shares, there, content)
+                    mount_points.make(os.path.join(new, ROOTFS), manifest.mount_points)
                     if claimed:  # and incomplete
                         unfinished.discard(folder)
                     unfinished.publish(new, folder, lambda: store.at(folder) is not None)
@@ -172,251 +151,84 @@ def install(
     return InstallOutcome(image=image, known=bool(present), warnings=(*warnings, *pin_signers(store, policies)))
 
 
-def _shares(verification: Verification, store: Store) -> _Shares:
-    manifest, segments = verification.manifest, verification.layer_segments()
+def _shares(content: Content, store: Store) -> _Shares:
+    manifest = content.verification.manifest
     read_only = kit.has_udocker(manifest)
-    rootfs = layers.name(segments, read_only)
-    members = sorted(wheels.segments(verification).items())
-    links, overlays = {ROOTFS: rootfs}, ""
-    if members:
-        named = partial(layers.name_of_overlays, rootfs, members, manifest.image)
+    rootfs = layers.name(content.layer, read_only)
+    links, segments, overlays = {ROOTFS: rootfs}, {rootfs: content.layer}, ""
+    packages = [(name, content.overlays[name]) for name in sorted(_shared(content.overlays))]
+    if packages:
+        named = partial(layers.name_of_overlays, rootfs, packages, manifest.image)
         overlays = named(True)
         # If they are here with bytecode, skip the test whether a container can start, which starts processes.
         if not layers.whole(store, overlays) and not bytecode.is_possible(manifest):
             overlays = named(False)
-        links.update((str(wheels.overlay(member)).partition("/")[0], overlays) for member, _ in members)
-    content = [segment for _, wheel in members for segment in wheel]
-    return _Shares(rootfs, overlays, links, content, donor.choose(store, rootfs, segments, read_only))
+        links.update((name.partition("/")[0], overlays) for name, _ in packages)
+        segments[overlays] = [segment for _, of_one in packages for segment in of_one]
+    return _Shares(rootfs, overlays, links, segments, donor.choose(store, rootfs, content.layer, read_only))
 
 
-def _there(store: Store, shares: _Shares) -> Dict[str, Layer]:
-    """Return the layers that exist already, by name."""
-    there = ((name, layers.whole(store, name)) for name in shares.names)
-    return {name: layer for name, layer in there if layer}
-
-
-def _room(verification: Verification, given: Optional[Donor]) -> unpack.Unpacked:
-    """Return how many files and bytes the rootfs of a bundle will need, without those from a donor."""
-    image = verification.manifest.image
-    size = sum(segment.raw or 0 for segment in verification.layer_segments())
-    size -= min(image.holes, size)
-    entries = image.entries
-    if given:
-        size, entries = max(0, size - given.size), max(0, entries - given.files)
-    return unpack.Unpacked(entries, size)
-
-
-def _check_space(
-    verification: Verification, store: Store, parts: Sequence[unpack.Unpacked], bundle: Optional[os.stat_result]
-) -> None:
-    manifest = verification.manifest
-    entries, size = _total(parts)
-    size += sum(member.size for member in manifest.members if _target(member.name, _MEMBERS))
-    if bundle and bundle.st_dev != os.stat(store.images).st_dev:
-        size += bundle.st_size  # it will be copied; otherwise it is moved, and needs no space
-    size += room_of_tool(store)
+def _check_space(content: Content, store: Store, shares: _Shares, there: Collection[str], more: int) -> None:
+    """Raise SpaceError unless there is space for what an install will write, and for ``more`` bytes."""
+    manifest = content.verification.manifest
+    entries, size = room(item for item in manifest.overlays if item.name == ENGINE or shares.overlays not in there)
+    if shares.rootfs not in there:
+        raw = sum(segment.raw or 0 for segment in content.layer)
+        given = shares.donor
+        size += max(0, raw - min(manifest.image.holes, raw) - (given.size if given else 0))
+        entries += max(0, manifest.image.entries - (given.files if given else 0))
+    size += content.size_of_members + room_of_tool(store) + more
     space.check(store.images, size, entries + len(manifest.members))
 
 
-def _target(name: str, targets: Mapping[str, str]) -> Optional[str]:
-    """Return the path of a bundle's member in the image's folder; None if it is not installed unchanged."""
-    for prefix, target in targets.items():
-        if name.startswith(prefix):
-            return os.path.join(target, name[len(prefix) :])
-    return None
-
-
-def _write_image(
-    new: str,
-    store: Store,
-    shares: _Shares,
-    there: Mapping[str, Layer],
-    verification: Verification,
-    jobs: int,
-    advance: Progress,
-) -> None:
+def _write_image(new: str, store: Store, shares: _Shares, there: Mapping[str, Layer], content: Content) -> None:
     """Write the image into the folder ``new``, which has its links, with its receipt and the missing layers."""
     there = {name: layer for name, layer in there.items() if files.is_folder(layer.folder)}  # now they are claimed
-    checked = verification.layer_segments() if shares.rootfs in there else []
-    checked = checked + (shares.wheels if shares.overlays in there else [])
-    _check_shared(checked, verification, jobs, advance)
-    written = [unpack.Unpacked(layer.entries, layer.bytes) for layer in there.values()]
+    content.check([segment for name in there for segment in shares.frames[name]])
+    written = [Unpacked(layer.entries, layer.bytes) for layer in there.values()]
+    verification, jobs = content.verification, content.jobs
     if shares.rootfs not in there:
-        written.append(_make_layer(store, shares, verification, jobs, advance))
+        notes: Dict[int, FrameNote] = {}
+        read_only = kit.has_udocker(verification.manifest)
+        with unfinished.folder(store.layers) as layer:
+            rootfs = os.path.join(layer, ROOTFS)
+            whole_layer = content.unpack_frames(rootfs, content.layer, shares.donor, notes)
+            if read_only:
+                kit.protect(rootfs)
+            frames.write(layer, [(content.layer[number], notes[number]) for number in sorted(notes)], read_only)
+            layers.publish(store, shares.rootfs, layer, whole_layer.entries, whole_layer.bytes)
+        written.append(whole_layer)
     with ExitStack() as stack:
         overlays = unpacked = None
         if shares.overlays and shares.overlays not in there:
             overlays = stack.enter_context(unfinished.folder(store.layers))
-            unpacked = wheels.unpack(overlays, verification, verification.manifest.image.python, jobs, advance)
+            unpacked = content.unpack_overlays(overlays, _shared(content.overlays))
             written.append(unpacked)
-        written.append(_fill(new, verification, advance))
-        bundle, whole = verification.finish(), _total(written)
-        kit.prepare(InstalledImage(new, _receipt(bundle, whole)))
+        written.append(content.unpack_overlays(new, {ENGINE} & content.overlays.keys()))
+        written.append(content.write_members(new))
+        for need in verification.manifest.needs:  # mount points for other bundles' data
+            os.makedirs(os.path.join(new, "data", need.data), exist_ok=True)
+        for _ in verification.check(verification.left()):  # headers, padding, and members that only the laptop uses
+            pass
+        bundle, whole, manifest = verification.finish(), total(written), verification.manifest
+        receipt = Receipt(
+            manifest.name, manifest.version, bundle.digest, int(time.time()), files=whole.entries, bytes=whole.bytes
+        )
+        kit.prepare(InstalledImage(new, receipt))
         if overlays and unpacked:
-            rootfs, engine = os.path.join(new, ROOTFS), os.path.join(new, ENGINE)
-            bytecode.compile_overlays(overlays, bundle.manifest.image, jobs, rootfs, engine)
+            engine = os.path.join(new, ENGINE)
+            bytecode.compile_overlays(overlays, manifest.image, jobs, os.path.join(new, ROOTFS), engine)
             layers.publish(store, shares.overlays, overlays, unpacked.entries, unpacked.bytes)
     if shares.overlays and files.is_file(os.path.join(store.layers, shares.overlays, BYTECODE)):
         layers.link(new, BYTECODE, shares.overlays)
-    _write_receipt(new, bundle, whole)
+    write(os.path.join(new, MANIFEST), [bundle.manifest_bytes])
+    write(os.path.join(new, RECEIPT), [json_records.pretty(receipt.record()).encode("utf-8")])
     inventory.write_inventory(new)
 
 
-def _check_shared(segments: List[Segment], verification: Verification, jobs: int, advance: Progress) -> None:
-    """Check every segment of layers that are already unpacked here: these segments of the bundle may be damaged."""
-
-    def read(number: int) -> None:
-        verification.read(segments[number])
-
-    with workers.Pool(min(jobs, len(segments)), read) as pool:
-        for number in range(len(segments)):
-            pool.submit(number)
-        for number, _ in pool.results():
-            verification.passed(segments[number])
-            advance(segments[number].raw or segments[number].size)
-
-
-def _make_layer(
-    store: Store, shares: _Shares, verification: Verification, jobs: int, advance: Progress
-) -> unpack.Unpacked:
-    """Unpack a bundle's layer, checking all its content, and publish it."""
-    segments = verification.layer_segments()
-    notes: Dict[int, FrameNote] = {}
-    read_only = kit.has_udocker(verification.manifest)
-    with unfinished.folder(store.layers) as new:
-        rootfs = os.path.join(new, ROOTFS)
-        written = _unpack_layer(rootfs, verification, jobs, advance, shares.donor, notes)
-        if read_only:
-            kit.protect(rootfs)
-        frames.write(new, [(segments[number], notes[number]) for number in sorted(notes)], read_only)
-        layers.publish(store, shares.rootfs, new, written.entries, written.bytes)
-    return written
-
-
-def _fill(folder: str, verification: Verification, advance: Progress) -> unpack.Unpacked:
-    """Write an image's content except its layers into ``folder``, and check all remaining segments."""
-    written = _write_members(folder, verification, advance, _MEMBERS)
-    for need in verification.manifest.needs:
-        os.makedirs(os.path.join(folder, "data", need.data), exist_ok=True)  # mount point for another bundle's data
-    for _ in verification.check(verification.left()):  # headers, padding, and members that only the laptop uses
-        pass
-    return written
-
-
-def write_receipt(
-    folder: str,
-    verification: Verification,
-    jobs: int,
-    progress: Optional[InstallProgress] = None,
-    targets: Mapping[str, str] = APP_ONLY,
-) -> unpack.Unpacked:
-    """Write rootfs, overlays and the members in ``targets`` into ``folder``, checking each segment when it is used.
-
-    By default this writes what a rank reads, without data: ``rootfs``, ``wheels``, ``variants`` and ``app``.
-    """
-    advance = _advance(verification, targets, progress)
-    rootfs = os.path.join(folder, ROOTFS)
-    written = _unpack_layer(rootfs, verification, jobs, advance)
-    mount_points.make(rootfs, verification.manifest.mount_points)
-    overlays = wheels.unpack(folder, verification, verification.manifest.image.python, jobs, advance)
-    return _total([written, overlays, _write_members(folder, verification, advance, targets)])
-
-
-def _advance(verification: Verification, targets: Mapping[str, str], progress: Optional[InstallProgress]) -> Progress:
-    """Return a function to call with the number of bytes just processed from the layer, wheels and members."""
-    total = sum(segment.raw or 0 for segment in verification.layer_segments())
-    for member in verification.manifest.members:
-        if _target(member.name, targets) or wheels.overlay(member.name):
-            total += member.size
-
-    def advance(size: int) -> None:
-        if progress:
-            progress(size, total)
-
-    return advance
-
-
-def _unpack_layer(
-    rootfs: str,
-    verification: Verification,
-    jobs: int,
-    advance: Progress,
-    given: Optional[Donor] = None,
-    notes: Optional[Dict[int, FrameNote]] = None,
-) -> unpack.Unpacked:
-    """Unpack a bundle's layer into the new folder ``rootfs``, linking the files from a donor.
-
-    ``notes`` is as in ``unpack``.
-    """
-    segments = verification.layer_segments()
-    decompress = codec.decompressor(str(verification.manifest.codec["name"]))
-    sizes = [unpack.Frame(str(segment.holds), segment.raw or 0) for segment in segments]
-
-    def read(number: int) -> bytes:
-        return verification.read(segments[number])
-
-    def source(number: int) -> memoryview:
-        return decompress(read(number), sizes[number].raw)
-
-    def done(number: int) -> None:
-        verification.passed(segments[number])
-        advance(sizes[number].raw)
-
-    def link(root: int, folders: Set[bytes]) -> Iterator[Tuple[int, FrameNote]]:
-        return given.link(root, folders, segments, read, source, jobs) if given else iter(())
-
-    os.mkdir(rootfs)
-    return unpack.unpack(sizes, source, rootfs, jobs, done, link, notes)
-
-
-def _write_members(
-    folder: str, verification: Verification, advance: Progress, targets: Mapping[str, str]
-) -> unpack.Unpacked:
-    """Write the members in ``targets`` into ``folder``."""
-    manifest = verification.manifest
-    members = [member for member in manifest.members if _target(member.name, targets)]
-    contents = sealed_file.contents(manifest.members, manifest.segments)
-    for member in members:
-        pieces = verification.check(contents[member.name], advance)
-        # ch-run's binds are writable although the image is not, and all jobs with the image share them. Read-only
-        # modes at least prevent accidental changes.
-        bound = member.name.startswith((DATA_PREFIX, *APP_ONLY))
-        mode = (member.mode | 0o400) & ~0o222 if bound else member.mode | 0o600
-        _write(os.path.join(folder, str(_target(member.name, targets))), pieces, mode)
-    return unpack.Unpacked(len(members), sum(member.size for member in members))
-
-
-def _total(parts: Sequence[unpack.Unpacked]) -> unpack.Unpacked:
-    return unpack.Unpacked(sum(part.entries for part in parts), sum(part.bytes for part in parts))
-
-
-def _write_receipt(folder: str, bundle: VerifiedBundle, written: unpack.Unpacked) -> None:
-    _write(os.path.join(folder, MANIFEST), [bundle.manifest_bytes])
-    receipt = _receipt(bundle, written)
-    _write(os.path.join(folder, RECEIPT), [json_records.pretty(receipt.record()).encode("utf-8")])
-
-
-def _receipt(bundle: VerifiedBundle, written: unpack.Unpacked) -> Receipt:
-    manifest = bundle.manifest
-    return Receipt(manifest.name, manifest.version, bundle.digest, int(time.time()), written.entries, written.bytes)
-
-
-def _write(path: str, pieces: Iterable[bytes], mode: int = 0o666) -> None:
-    """Write a file in a folder that is published as a whole, without a temporary name or fsync.
-
-    On some file systems, fsync waits for everything written before.
-    """
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    new = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(path, new, mode & 0o777)
-    try:
-        size = 0
-        for piece in pieces:
-            files.write_sparse(descriptor, memoryview(piece), size)
-            size += len(piece)
-        os.ftruncate(descriptor, size)  # the file may end with a hole
-    finally:
-        os.close(descriptor)
+def _shared(overlays: Iterable[str]) -> List[str]:
+    """Return the names of the overlays that images share."""
+    return [name for name in overlays if name != ENGINE]
 
 
 def keep(path: str, store: Store, image: InstalledImage) -> str:

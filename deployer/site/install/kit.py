@@ -4,8 +4,9 @@ Other tools in the kit, such as mksquashfs and ch-run, need no preparation.
 
 ::
 
-    images/DIGEST/kit/       unchanged from the bundle: udocker's wheel, proot, mksquashfs, and their sources
-        images/DIGEST/engine/    ready to run, also udocker's "repository": run, start.py, bin/proot, lib/udocker/
+    images/DIGEST/kit/       unchanged from the bundle: proot, mksquashfs, and their sources
+        images/DIGEST/engine/    the bundle's overlay with udocker, made ready to run as udocker's "repository":
+                                 run, start.py, bin/proot, lib/udocker/
         images/DIGEST/engine/charliecloud/    unchanged from the bundle: ch-run, its loader and its libraries
 
 udocker finds its engine there, so it never tries to download one. It uses ``rootfs`` without a second copy of the
@@ -17,18 +18,16 @@ import pkgutil
 import shlex
 import stat
 from contextlib import suppress
-from typing import List, Optional
+from typing import Optional
 
 from deployer.contract.base.errors import DeployerError, IntegrityError
-from deployer.contract.bundle import wheel
-from deployer.contract.bundle.manifest import KIT_PREFIX, Manifest
+from deployer.contract.bundle import manifest as manifests
+from deployer.contract.bundle.manifest import KIT_PREFIX, LIB, Manifest
 from deployer.contract.site.plan import CHARLIECLOUD_FOLDER
 from deployer.site.container.runtimes.udocker import START
-from deployer.site.install.wheels import OverlayWriter
 from deployer.site.storage import pythons
 from deployer.site.storage.store import InstalledImage
 from deployer.system import files, process
-from deployer.system import wheel as wheels
 
 UDOCKER = "udocker"
 #: Folders that udocker requires in a repository, with an engine that is new enough for every udocker version.
@@ -68,19 +67,16 @@ def prepare(installed: InstalledImage, python: Optional[str] = None) -> None:
     Raises:
         IntegrityError: the kit is incomplete.
     """
-    kit = os.path.join(installed.folder, "kit")
-    name = _wheel(kit)
-    if name is None:
+    engine = installed.engine
+    if not files.is_folder(os.path.join(engine, LIB)):
         return
-    proot = os.path.join(kit, "proot")
+    proot = os.path.join(installed.folder, "kit", "proot")
     if not files.is_file(proot):
         raise IntegrityError("the bundle's kit has udocker without proot", "pack the bundle again")
-    engine = installed.engine
     for folder in _FOLDERS:
-        os.makedirs(os.path.join(engine, folder))
-    python = python or pythons.choose(_pythons(installed))
-    with open(os.path.join(kit, name), "rb") as stream:
-        OverlayWriter(engine, python).add(wheels.Wheel(stream, name))
+        os.makedirs(os.path.join(engine, folder), exist_ok=True)
+    # All plans of one site list the same Pythons.
+    python = python or pythons.choose(next((installed.plan(site).python for site in installed.sites()), []))
     with open(proot, "rb") as stream:
         _write(os.path.join(engine, "bin", "proot"), stream.read(), 0o755)
     _write(os.path.join(engine, "lib", "VERSION"), _ENGINE_VERSION.encode())
@@ -89,21 +85,18 @@ def prepare(installed: InstalledImage, python: Optional[str] = None) -> None:
         pkgutil.get_data("deployer.site.container.runtimes", "udocker_start.py") or b"",
     )
     _write(os.path.join(engine, START), _RUN.format(python=shlex.quote(python)).encode(), 0o755)
-    _compile(python, os.path.join(engine, wheel.LIB))
+    with suppress(DeployerError):  # ranks need not compile udocker, but it also works without bytecode
+        process.run([python, "-I", "-S", "-c", _COMPILE, os.path.join(engine, LIB)], _PATIENCE, check=False)
 
 
 def has_udocker(manifest: Manifest) -> bool:
     """Return whether a bundle's kit has udocker."""
-    return any(map(_is_udocker, _carried(manifest)))
+    return any(overlay.name == manifests.ENGINE for overlay in manifest.overlays)
 
 
 def has_charliecloud(manifest: Manifest) -> bool:
     """Return whether a bundle's kit has ch-run."""
-    return any(name.startswith(CHARLIECLOUD_FOLDER + "/") for name in _carried(manifest))
-
-
-def _carried(manifest: Manifest) -> List[str]:
-    return [member.name[len(KIT_PREFIX) :] for member in manifest.members if member.name.startswith(KIT_PREFIX)]
+    return any(member.name.startswith(f"{KIT_PREFIX}{CHARLIECLOUD_FOLDER}/") for member in manifest.members)
 
 
 def protect(rootfs: str) -> None:
@@ -113,26 +106,6 @@ def protect(rootfs: str) -> None:
             mode = os.lstat(path).st_mode
             if not stat.S_ISLNK(mode):
                 os.chmod(path, stat.S_IMODE(mode) & ~0o222)
-
-
-def _wheel(kit: str) -> Optional[str]:
-    names = files.names(kit)
-    return next((name for name in sorted(names) if _is_udocker(name)), None)
-
-
-def _is_udocker(name: str) -> bool:
-    return name.startswith("udocker-") and name.endswith(".whl")
-
-
-def _pythons(installed: InstalledImage) -> List[str]:
-    """Return the Pythons of the first plan that lists any; all plans of one site list the same."""
-    return next((installed.plan(site).python for site in installed.sites()), [])
-
-
-def _compile(python: str, folder: str) -> None:
-    """Compile udocker so that ranks need not do so; udocker also works without bytecode."""
-    with suppress(DeployerError):
-        process.run([python, "-I", "-S", "-c", _COMPILE, folder], _PATIENCE, check=False)
 
 
 def _write(path: str, data: bytes, mode: int = 0o644) -> None:

@@ -15,8 +15,9 @@ from deployer.contract.base.errors import DeployerError, IntegrityError, Transfe
 from deployer.contract.bundle import delta
 from deployer.contract.bundle.manifest import Segment
 from deployer.site.install import incoming
+from deployer.site.install.content import InstallProgress
 from deployer.site.install.incoming import Parcel, SegmentSource
-from deployer.site.install.install import InstallOutcome, InstallProgress, install, keep
+from deployer.site.install.install import InstallOutcome, install, keep
 from deployer.site.storage import inventory, space
 from deployer.site.storage.store import InstalledImage, Store
 from deployer.system import files, terminal

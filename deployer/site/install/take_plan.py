@@ -53,7 +53,8 @@ def take(data: bytes, what: str, store: Store, signers_file: Optional[str] = Non
         raise IntegrityError(f"{what}: {error.message}", hint) from error
     update = plan_update.read(data, what)
     image = _image(store, update)
-    warnings = [] if whose.signers else [_origin(whose)]
+    unsigned = "the plan is not signed: whoever sent it decides what jobs bind and set"
+    warnings = admit.origin(whose, "") if whose.signers or whose.keys else [unsigned]
     warnings += _older(image, update, policies)
     files.write_text(image.newer_plan(update.site), data.decode("utf-8"))
     return TakenPlan(image, update, whose.signers, tuple(warnings))
@@ -94,9 +95,3 @@ def _older(image: InstalledImage, update: PlanUpdate, policies: List[Policy]) ->
         problem = f"{message}, and {strict} forbids downgrades"
         raise Refused(problem, "on the laptop, make a new plan: deployer plan")
     return [message]
-
-
-def _origin(whose: trust.Trust) -> str:
-    if whose.keys:
-        return admit.origin(whose, "")[0]
-    return "the plan is not signed: whoever sent it decides what jobs bind and set"

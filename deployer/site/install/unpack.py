@@ -16,6 +16,7 @@ from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Sequenc
 from deployer.contract.base import tarformat
 from deployer.contract.base.errors import IntegrityError, UsageError
 from deployer.contract.base.tarformat import FILES, FOLDERS, LINKS, REST, SYMLINK, Buffer, TarEntry
+from deployer.contract.bundle.manifest import Segment
 from deployer.site.storage import frames as lists
 from deployer.site.storage.frames import FrameNote
 from deployer.system import files, workers
@@ -30,18 +31,6 @@ _ORDER = {FOLDERS: 0, FILES: 1, REST: 1, LINKS: 2}
 
 
 _T = TypeVar("_T")
-
-
-class Frame(NamedTuple):
-    """A frame of the layer.
-
-    Attributes:
-        holds: its content, one of ``tarformat.HOLDINGS``.
-        raw: its decompressed size in bytes.
-    """
-
-    holds: str
-    raw: int
 
 
 class Unpacked(NamedTuple):
@@ -76,13 +65,13 @@ Link = Callable[[int, Set[bytes]], Iterator[Tuple[int, FrameNote]]]
 
 
 def unpack(
-    frames: Sequence[Frame],
+    frames: Sequence[Segment],
     source: ReadFrame,
     root: str,
-    jobs: int = 1,
-    done: Optional[Done] = None,
-    link: Optional[Link] = None,
-    notes: Optional[Dict[int, FrameNote]] = None,
+    jobs: int,
+    done: Done,
+    link: Link,
+    notes: Dict[int, FrameNote],
 ) -> Unpacked:
     """Write the layer's tar stream, in ``frames``, into the empty folder ``root`` with ``jobs`` processes.
 
@@ -101,19 +90,19 @@ def unpack(
         raise UsageError("the umask removes your own permissions on new files", "umask 022")
     descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        unpacking = _Unpacking(frames, source, descriptor, done or _nothing, {} if notes is None else notes)
+        unpacking = _Unpacking(frames, source, descriptor, done, notes)
         return unpacking.run(jobs, link)
     finally:
         os.close(descriptor)
 
 
-def _check_order(frames: Sequence[Frame]) -> None:
-    before = Frame(FOLDERS, 0)
-    for frame in frames:
-        if _ORDER[frame.holds] < _ORDER[before.holds] or (frame.holds == REST and before.holds not in (FILES, REST)):
-            raise IntegrityError(f"a frame of the layer is out of order: it holds {frame.holds}")
-        before = frame
-    if before.holds != LINKS:
+def _check_order(frames: Sequence[Segment]) -> None:
+    before = FOLDERS
+    for holds in (str(frame.holds) for frame in frames):
+        if _ORDER[holds] < _ORDER[before] or (holds == REST and before not in (FILES, REST)):
+            raise IntegrityError(f"a frame of the layer is out of order: it holds {holds}")
+        before = holds
+    if before != LINKS:
         raise IntegrityError("the layer ends too early")
 
 
@@ -121,10 +110,10 @@ class _Unpacking:
     """The state of one call of ``unpack``. Each worker has a copy, made after the folders were created."""
 
     def __init__(
-        self, frames: Sequence[Frame], source: ReadFrame, root: int, done: Done, notes: Dict[int, FrameNote]
+        self, frames: Sequence[Segment], source: ReadFrame, root: int, done: Done, notes: Dict[int, FrameNote]
     ) -> None:
         self.frames = frames
-        self.size = sum(frame.raw for frame in frames)
+        self.size = sum(frame.raw or 0 for frame in frames)
         self.source = source
         self.root = root
         self.done = done
@@ -133,12 +122,12 @@ class _Unpacking:
         self.files = self.bytes = 0
         self.links: Set[bytes] = set()
 
-    def run(self, jobs: int, link: Optional[Link]) -> Unpacked:
+    def run(self, jobs: int, link: Link) -> Unpacked:
         for number in self._numbers(FOLDERS):
             self._make_folders(self.source(number))
             self.done(number)
         linked = set()
-        for number, note in link(self.root, self.folders) if link else ():
+        for number, note in link(self.root, self.folders):
             self._count(number, note)
             linked.add(number)
         self._write_files(jobs, linked)
@@ -238,7 +227,7 @@ class _Unpacking:
             if rest is None:
                 raise IntegrityError(f"a frame of the layer is out of order: it holds {REST}")
             tasks.append((number, rest._replace(done=position)))
-            position += self.frames[number].raw
+            position += self.frames[number].raw or 0
             number += 1
         if rest and position != rest.size + tarformat.padding(rest.size):
             raise IntegrityError(f"the file {rest.path!r} is not as long as its header says")
@@ -289,10 +278,6 @@ class _Unpacking:
         finally:
             os.close(descriptor)
         return FrameNote(written=written, files=()), None
-
-
-def _nothing(number: int) -> None:
-    del number
 
 
 def _once(path: bytes, make: Callable[..., _T], *arguments: object, **keywords: object) -> _T:

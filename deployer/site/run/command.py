@@ -6,10 +6,10 @@ import stat
 from typing import Optional, Sequence, Set
 
 from deployer.contract.base.errors import Refused
-from deployer.contract.bundle import command, wheel
+from deployer.contract.bundle import command
 from deployer.contract.bundle.command import CommandProblem, CommandSearch, PathInfo
 from deployer.contract.bundle.job import Job
-from deployer.contract.bundle.manifest import Image
+from deployer.contract.bundle.manifest import BIN, Image
 from deployer.contract.rules import hostfiles
 from deployer.contract.rules.findings import finding
 from deployer.contract.site.plan import APP, JOB, Plan
@@ -74,8 +74,8 @@ def _programs(installed: InstalledImage, plan: Plan) -> Set[str]:
     """Return the programs that the bundle's wheels and the host provide."""
     programs = {item.name[len(_HOST_PROGRAMS) :] for item in plan.host if item.name.startswith(_HOST_PROGRAMS)}
     for folder in (installed.wheels, installed.variant(plan.abi) if plan.abi else None):
-        if folder and files.is_folder(os.path.join(folder, wheel.BIN)):
-            programs.update(os.listdir(os.path.join(folder, wheel.BIN)))
+        if folder and files.is_folder(os.path.join(folder, BIN)):
+            programs.update(os.listdir(os.path.join(folder, BIN)))
     return programs
 
 

@@ -34,7 +34,7 @@ from deployer.contract.site import plan as plans
 from deployer.contract.site.choose import Obstacle, StagingNeed
 from deployer.site.container import container, node_folder
 from deployer.site.container.runtimes import charliecloud
-from deployer.site.install import bytecode, install, kit, mount_points, squash, wheels
+from deployer.site.install import bytecode, content, kit, mount_points, squash
 from deployer.site.jobs import result
 from deployer.site.rank import host_probe
 from deployer.site.rank.payload_monitor import GRACE
@@ -365,7 +365,8 @@ def _fill(request: StageRequest) -> None:
             raise IntegrityError(f"{nearest} is not the bundle of {request.image}", "install it again with --keep")
         jobs = workers.suitable(os.fstat(stream.fileno()).st_size)
         manifest = verification.manifest
-        room = wheels.room(verification, stream, jobs)
+        overlays = [item for item in manifest.overlays if item.name != ENGINE or request.kit == kit.UDOCKER]
+        room = content.room(overlays)
         size = room.bytes + sum(segment.raw or 0 for segment in verification.layer_segments())
         size += bytecode.size(request.image) + os.path.getsize(request.tool)
         entries = manifest.image.entries + room.entries
@@ -373,8 +374,8 @@ def _fill(request: StageRequest) -> None:
             size += kit.ROOM + sum(member.size for member in manifest.members if member.name.startswith(KIT_PREFIX))
             entries += kit.ENTRIES
         _check_room(_place(request), size, entries)
-        targets = install.APP_AND_KIT if request.kit else install.APP_ONLY
-        install.write_receipt(request.into, verification, jobs, _stop_if_asked, targets)
+        targets = content.APP_AND_KIT if request.kit else content.APP_ONLY
+        content.Content(verification, overlays, targets, jobs, _stop_if_asked).write_for_ranks(request.into)
         mount_points.make(os.path.join(request.into, ROOTFS), request.mounts)
     bytecode.restore(request.image, request.into)
     _merge(request)

@@ -3,7 +3,7 @@
 import glob
 import os
 import re
-from typing import List, Optional, Tuple
+from typing import Optional, Tuple
 
 from deployer.contract.proof.measurements import GPU, ITEX
 from deployer.contract.site.plan import Plan
@@ -27,7 +27,11 @@ _CUDA_FOLDERS, _CUDA_VARIABLE, _CUDA_PACKAGE = "usr/local/cuda*", "CUDA_VERSION=
 
 def folder(installed: InstalledImage, package: str, abi: Optional[str]) -> Optional[str]:
     """Return the first folder of an import package, in the order variant, wheelhouse, image; or None."""
-    paths = [os.path.join(place, package) for place in _places(installed, abi)]
+    places = [os.path.join(installed.variant(abi), "lib")] if abi else []
+    places.append(os.path.join(installed.wheels, "lib"))
+    for pattern in _PLACES:
+        places += sorted(glob.glob(os.path.join(glob.escape(installed.rootfs), pattern)))
+    paths = [os.path.join(place, package) for place in places]
     return next((path for path in paths if files.is_folder(path)), None)
 
 
@@ -35,25 +39,13 @@ def expects(installed: InstalledImage, plan: Plan) -> Tuple[str, ...]:
     """Return what a job with this image at this site must prove besides MPI (``measurements.GPU``)."""
     expected = []
     targets = [bind.target for bind in plan.binds] + [item.target for item in plan.host]
-    if any(map(_DRIVER.search, targets)) and _has_cuda(installed, plan):
+    # An image without CUDA ignores a node's GPUs.
+    if any(map(_DRIVER.search, targets)) and (
+        folder(installed, _CUDA_PACKAGE, plan.abi)
+        or glob.glob(os.path.join(glob.escape(installed.rootfs), _CUDA_FOLDERS))
+        or any(entry.startswith(_CUDA_VARIABLE) for entry in installed.manifest().image.env)
+    ):
         expected.append(GPU)
     if folder(installed, "intel_extension_for_tensorflow", plan.abi):
         expected.append(ITEX)
     return tuple(expected)
-
-
-def _has_cuda(installed: InstalledImage, plan: Plan) -> bool:
-    """Return whether the image is made for GPUs; an image without CUDA ignores a node's GPUs."""
-    if folder(installed, _CUDA_PACKAGE, plan.abi):
-        return True
-    if glob.glob(os.path.join(glob.escape(installed.rootfs), _CUDA_FOLDERS)):
-        return True
-    return any(entry.startswith(_CUDA_VARIABLE) for entry in installed.manifest().image.env)
-
-
-def _places(installed: InstalledImage, abi: Optional[str]) -> List[str]:
-    own = [os.path.join(installed.variant(abi), "lib")] if abi else []
-    own.append(os.path.join(installed.wheels, "lib"))
-    for pattern in _PLACES:
-        own += sorted(glob.glob(os.path.join(glob.escape(installed.rootfs), pattern)))
-    return own

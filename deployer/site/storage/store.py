@@ -196,34 +196,17 @@ class InstalledImage(NamedTuple):
         return [plan.read(files.read_text(path).encode(), path) for path in paths]
 
 
-class Store(NamedTuple):
-    """The site's root folder."""
+class Store:
+    """The site's root folder, and the folders in it."""
 
-    root: str
-
-    @property
-    def bundles(self) -> str:
-        return os.path.join(self.root, "bundles")
-
-    @property
-    def images(self) -> str:
-        return os.path.join(self.root, "images")
-
-    @property
-    def layers(self) -> str:
-        return os.path.join(self.root, LAYERS)
-
-    @property
-    def jobs(self) -> str:
-        return os.path.join(self.root, "jobs")
-
-    @property
-    def incoming(self) -> str:
-        return os.path.join(self.root, "incoming")
-
-    @property
-    def logs(self) -> str:
-        return os.path.join(self.root, "logs")
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self.bundles = os.path.join(root, "bundles")
+        self.images = os.path.join(root, "images")
+        self.layers = os.path.join(root, LAYERS)
+        self.jobs = os.path.join(root, "jobs")
+        self.incoming = os.path.join(root, "incoming")
+        self.logs = os.path.join(root, "logs")
 
     @property
     def tool(self) -> str:
@@ -355,7 +338,10 @@ def locate(option: Optional[str]) -> Store:
 
     The home folder is never the default, because homes are small at such sites.
     """
-    root = option or os.environ.get("DEPLOYER_ROOT") or _own_root()
+    archive = running_archive() or ""
+    own = os.path.dirname(archive)
+    is_installed = archive.endswith("deployer.pyz") and files.is_folder(os.path.join(own, "images"))
+    root = option or os.environ.get("DEPLOYER_ROOT") or (own if is_installed else None)
     if not root:
         raise UsageError("no root folder is known", "give --root DIR or set DEPLOYER_ROOT to a folder with space")
     return Store(os.path.abspath(os.path.expanduser(root)))
@@ -379,14 +365,6 @@ def bring_tool(where: Store) -> None:
 
     with files.errors_named("read " + archive), open(archive, "rb") as source, files.published(where.tool) as target:
         shutil.copyfileobj(source, target)
-
-
-def _own_root() -> Optional[str]:
-    """Return the folder of the running .pyz if it is installed as ROOT/deployer.pyz."""
-    archive = running_archive() or ""
-    if archive.endswith("deployer.pyz") and files.is_folder(os.path.join(os.path.dirname(archive), "images")):
-        return os.path.dirname(archive)
-    return None
 
 
 def running_archive() -> Optional[str]:

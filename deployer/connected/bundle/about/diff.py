@@ -9,22 +9,21 @@ from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from typing import IO, NamedTuple
 
+from installer.utils import parse_wheel_filename
+
 from deployer.connected.bundle.about import packages
+from deployer.connected.bundle.about.listing import entries_of, units_of
 from deployer.connected.bundle.shipment import shipment_for
 from deployer.connected.rootfs.entries import shown
-from deployer.contract.base import json_records, records, tarformat
-from deployer.contract.base.errors import IntegrityError
+from deployer.contract.base import json_records, records
 from deployer.contract.base.tarformat import TarEntry
-from deployer.contract.bundle import delta, sealed_file, wheel
-from deployer.contract.bundle.manifest import HEADER, PADDING, WHEELS_PREFIX, Manifest, Segment
+from deployer.contract.bundle import delta, sealed_file
+from deployer.contract.bundle.manifest import HEADER, OURS, PADDING, WHEELS, Manifest, Segment
 from deployer.contract.bundle.sealed_file import Seal
 from deployer.system import codec
 from deployer.system.trust.verify import opened, read_manifest_block, read_seal
 
 _PIP = re.compile(rb"/(?:site|dist)-packages/([^/]+?)-([^/-]+)\.(?:dist|egg)-info/METADATA$")
-
-#: A unit is a frame with complete entries, or all frames of a large file.
-_Unit = tuple[Segment, ...]
 
 
 class PackageChange(NamedTuple):
@@ -95,13 +94,13 @@ def diff(old: str, new: str) -> Difference:
 
 
 def _packages(a: "_Bundle", b: "_Bundle") -> list[PackageChange]:
-    found = []
+    changes = []
     before, after = a.packages(b), b.packages(a)
     for kind, name in sorted(before.keys() | after.keys()):
         old, new = before.get((kind, name)), after.get((kind, name))
         if old != new:
-            found.append(PackageChange(kind, name, old, new))
-    return found
+            changes.append(PackageChange(kind, name, old, new))
+    return changes
 
 
 class _Bundle:
@@ -113,16 +112,11 @@ class _Bundle:
         self.manifest: Manifest = sealed_file.read_manifest(read_manifest_block(stream, self.seal), self.seal)
         self._decompress = codec.decompressor(str(self.manifest.codec["name"]))
         layer = sealed_file.member_segments(self.manifest, sealed_file.layer_member(self.manifest))
-        self._units: list[_Unit] = []
-        for segment in layer:
-            if segment.holds == tarformat.REST and self._units:
-                self._units[-1] += (segment,)
-            else:
-                self._units.append((segment,))
+        self._units = units_of(layer)
 
     def members(self) -> dict[str, object]:
         """Return the members under deployer/, each with its mode and digests for comparison."""
-        found: dict[str, object] = {}
+        members: dict[str, object] = {}
         content = iter(segment for segment in self.manifest.segments if segment.kind not in (HEADER, PADDING))
         for member in self.manifest.members:
             digests = []
@@ -132,58 +126,43 @@ class _Bundle:
                 left -= segment.size
                 digests.append(segment.sha256)
             if member.name.startswith("deployer"):
-                found[shown(member.name.encode("utf-8", "surrogateescape"))] = (member.mode, digests)
-        return found
+                members[shown(member.name.encode("utf-8", "surrogateescape"))] = (member.mode, digests)
+        for overlay in self.manifest.overlays:
+            members.update(dict.fromkeys(f"{OURS[0]}{overlay.name}/{name}" for name in overlay.wheels))
+        return members
 
     def files(self, other: "_Bundle") -> dict[str, object]:
         """Return image entries in units that only this side has, each with its properties for comparison."""
-        found: dict[str, object] = {}
+        entries: dict[str, object] = {}
         for entry, content in self._entries(other):
             digest = hashlib.sha256()
             for piece in content:
                 digest.update(piece)
-            found["/" + shown(entry.path)] = (*entry._replace(path=b""), digest.digest())
-        return found
+            entries["/" + shown(entry.path)] = (*entry._replace(path=b""), digest.digest())
+        return entries
 
     def packages(self, other: "_Bundle") -> dict[tuple[str, str], str]:
         """Return the versions of wheels, and of packages with metadata in units that only this side has."""
-        found = {}
-        for member in self.manifest.members:
-            if member.name.startswith(WHEELS_PREFIX):
-                with suppress(IntegrityError):  # for names that pack never writes
-                    name, version = wheel.distribution(member.name.rpartition("/")[2])
-                    found["pip", name] = version
+        versions = {}
+        for overlay in self.manifest.overlays:
+            for name in overlay.wheels if overlay.name == WHEELS else ():
+                with suppress(ValueError):  # for names that pack never writes
+                    wheel = parse_wheel_filename(name)
+                    versions["pip", wheel.distribution] = wheel.version
         for entry, content in self._entries(other):
             match = _PIP.search(b"/" + entry.path)
             if match:
-                found["pip", match.group(1).decode()] = match.group(2).decode()
+                versions["pip", match.group(1).decode()] = match.group(2).decode()
             elif entry.path == packages.DPKG_STATUS:
                 for fields in packages.dpkg_paragraphs(b"".join(content)):
-                    found["dpkg", fields["Package"]] = fields["Version"]
-        return found
+                    versions["dpkg", fields["Package"]] = fields["Version"]
+        return versions
 
-    def _entries(self, other: "_Bundle") -> Iterator[tuple[TarEntry, Iterator[bytes]]]:
+    def _entries(self, other: "_Bundle") -> Iterator[tuple[TarEntry, Iterator[memoryview]]]:
         known = {tuple(segment.sha256 for segment in unit) for unit in other._units}
         for unit in self._units:
             if tuple(segment.sha256 for segment in unit) not in known:
-                yield from self._unit_entries(unit)
-
-    def _unit_entries(self, unit: _Unit) -> Iterator[tuple[TarEntry, Iterator[bytes]]]:
-        first = self._frame(unit[0])
-        position = 0
-        while first[position : position + 1].strip(b"\0"):  # the tar ends with zeros
-            entry, position = tarformat.decode(first, position)
-            yield entry, self._content(first, position, entry.size, unit[1:])
-            position += entry.size + tarformat.padding(entry.size)
-
-    def _content(self, first: bytes, position: int, size: int, rest: _Unit) -> Iterator[bytes]:
-        piece = first[position : position + size]
-        yield piece
-        size -= len(piece)
-        for segment in rest:
-            piece = self._frame(segment)[:size]
-            size -= len(piece)
-            yield piece
+                yield from entries_of(unit, self._frame)
 
     def _frame(self, segment: Segment) -> bytes:
         self.stream.seek(segment.offset)

@@ -98,15 +98,15 @@ def table() -> Table:
 
 def flags(sbom: Mapping[str, Any], today: dt.date) -> list[Flag]:
     """Return the distinct release lines in an SBOM that are out of support on a day."""
-    found = {}
+    late = {}
     for component in sbom.get("components", ()):
         for product, name, line in _lines(component):
             if line.end and line.end < today:
-                found[product, name] = Flag(product, name, line.end, True, line.source, line.verified)
+                late[product, name] = Flag(product, name, line.end, True, line.source, line.verified)
             elif line.last_release and line.last_release + _SILENT < today:
                 version = _upstream(str(component.get("version", "")))
-                found[product, name] = Flag(product, version, line.last_release, False, line.source, line.verified)
-    return [found[key] for key in sorted(found)]
+                late[product, name] = Flag(product, version, line.last_release, False, line.source, line.verified)
+    return [late[key] for key in sorted(late)]
 
 
 def end(component: Mapping[str, Any]) -> dt.date | None:
@@ -130,7 +130,9 @@ def _lines(component: Mapping[str, Any]) -> Iterator[tuple[str, str, ReleaseLine
             match = re.fullmatch(f"(?i:{pattern})", f"{kind}/{component['name']}")
             if match:
                 named = match[1] if match.re.groups else _upstream(version)
-                yield from ((product.name, name, line) for name, line in product.lines.items() if _begins(named, name))
+                for name, line in product.lines.items():
+                    if re.match(rf"{re.escape(name)}(?![0-9])", named):
+                        yield product.name, name, line
 
 
 def _distribution(component: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -144,7 +146,3 @@ def _distribution(component: Mapping[str, Any]) -> Mapping[str, Any]:
 def _upstream(version: str) -> str:
     """Return a version without Debian's epoch and revision."""
     return version.rpartition(":")[2].partition("-")[0]
-
-
-def _begins(version: str, line: str) -> bool:
-    return re.match(rf"{re.escape(line)}(?![0-9])", version) is not None

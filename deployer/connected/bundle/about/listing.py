@@ -1,14 +1,16 @@
 """List all files in a bundle's layer in one pass."""
 
 import hashlib
+import itertools
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from deployer.connected.rootfs.entries import shown
 from deployer.contract.base import json_records, tarformat
 from deployer.contract.base.errors import IntegrityError
 from deployer.contract.base.tarformat import FILE, FOLDER, HARDLINK, SYMLINK, TarEntry
+from deployer.contract.bundle.manifest import Segment
 from deployer.system.codec import decompressor
 from deployer.system.trust.verify import Verification
 
@@ -58,24 +60,47 @@ def files_of(bundle: Verification, wanted: Callable[[TarEntry], int] = lambda _:
         IntegrityError: the layer is damaged.
     """
     decompress = decompressor(str(bundle.manifest.codec["name"]))
-    left, digest, begun, head = 0, hashlib.sha256(), b"", 0
-    entry: TarEntry | None = None
-    for segment in bundle.layer_segments():
-        data = bytes(decompress(bundle.read(segment), segment.raw or 0))
-        position = 0
-        while position < len(data):
-            if entry is None:
-                if data.startswith(b"\0" * tarformat.BLOCK, position):
-                    return
-                entry, position = tarformat.decode(data, position)
-                left, digest, begun, head = entry.size, hashlib.sha256(), b"", wanted(entry)
-            part = memoryview(data)[position : position + left]
-            digest.update(part)
-            begun += part[: max(0, head - len(begun))]
-            position += len(part)
-            left -= len(part)
-            if left == 0:
-                yield ListedEntry(entry, digest.hexdigest() if entry.kind == FILE else "", begun)
-                position += tarformat.padding(entry.size)
-                entry = None
-    raise IntegrityError("the layer is cut off")
+
+    def frame(segment: Segment) -> bytes:
+        return bytes(decompress(bundle.read(segment), segment.raw or 0))
+
+    for unit in units_of(bundle.layer_segments()):
+        for entry, pieces in entries_of(unit, frame):
+            digest, begun, head = hashlib.sha256(), b"", wanted(entry)
+            for piece in pieces:
+                digest.update(piece)
+                begun += piece[: max(0, head - len(begun))]
+            yield ListedEntry(entry, digest.hexdigest() if entry.kind == FILE else "", begun)
+
+
+def units_of(segments: Iterable[Segment]) -> list[tuple[Segment, ...]]:
+    """Return the units of a layer, which can be read alone: a frame with complete entries, or all of a large file."""
+    units: list[tuple[Segment, ...]] = []
+    for segment in segments:
+        if segment.holds == tarformat.REST and units:
+            units[-1] += (segment,)
+        else:
+            units.append((segment,))
+    return units
+
+
+def entries_of(
+    unit: Sequence[Segment], frame: Callable[[Segment], bytes]
+) -> Iterator[tuple[TarEntry, Iterator[memoryview]]]:
+    """Yield the entries of a unit, each with the pieces of its content, which must be read first."""
+    first = memoryview(frame(unit[0]))
+    position = 0
+    while bytes(first[position : position + 1]).strip(b"\0"):  # the tar ends with zeros
+        entry, position = tarformat.decode(first, position)
+        whole, here = entry.size + tarformat.padding(entry.size), len(first) - position
+        if here < whole and here + sum(segment.raw or 0 for segment in unit[1:]) != whole:
+            raise IntegrityError("the layer is cut off, or has more than its files")
+        yield entry, _content(entry.size, itertools.chain([first[position:]], map(memoryview, map(frame, unit[1:]))))
+        position += whole
+
+
+def _content(size: int, parts: Iterator[memoryview]) -> Iterator[memoryview]:
+    while size:
+        part = next(parts)[:size]
+        yield part
+        size -= len(part)

@@ -5,7 +5,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from deployer import __version__
 from deployer.connected.bundle.about import end_of_support
@@ -44,28 +44,6 @@ _LICENCE = re.compile(
     r"|creativecommons\.org/(licenses|publicdomain)|mozilla\.org/MPL|perlfoundation\.org/artistic_license"
     r"|spdx\.org/licenses|boost\.org/LICENSE)"
 )
-
-
-class Searched(NamedTuple):
-    """Findings in the files of a bundle.
-
-    Attributes:
-        files: the number of files searched.
-        programs: the number of executable files.
-        outside: the files that no package lists, executable ones first.
-        executables: the number of executable files outside packages.
-        own: files that no package lists, or bundle members, each with the addresses in it.
-        packaged: the hosts of addresses in scripts from packages, each with the scripts.
-        licences: the number of licence addresses left out.
-    """
-
-    files: int
-    programs: int
-    outside: list[str]
-    executables: int
-    own: list[tuple[str, list[str]]]
-    packaged: dict[str, list[str]]
-    licences: int
 
 
 def make(path: str, before: str | None, today: dt.date) -> str:
@@ -123,14 +101,15 @@ def _packages(document: Mapping[str, Any], today: dt.date) -> Iterator[tuple[str
 
 
 def _licence(item: Mapping[str, Any]) -> str:
-    found = []
-    for each in item.get("licenses", ()):
-        licence = each.get("license", {})
-        found.append(str(each.get("expression") or licence.get("id") or licence.get("name") or ""))
-    return ", ".join(filter(None, found)) or "not stated"
+    names = []
+    for choice in item.get("licenses", ()):
+        licence = choice.get("license", {})
+        names.append(str(choice.get("expression") or licence.get("id") or licence.get("name") or ""))
+    return ", ".join(filter(None, names)) or "not stated"
 
 
-def _searched(bundle: Verification) -> Searched:
+def _searched(bundle: Verification) -> dict[str, Any]:
+    """Return what files contain that an officer asks for: programs, files outside of packages, and addresses."""
     packages, regular, scripts = PackageFiles(), [], []
     for listed in files_of(bundle, _wanted):
         entry = listed.entry
@@ -149,15 +128,15 @@ def _searched(bundle: Verification) -> Searched:
     app = _members(bundle.manifest, APP_PREFIX)
     own += [(shown(name.encode()), _urls(_content(bundle, name)[:_HEAD])) for name in app]
     named = [(path, [url for url in urls if not _LICENCE.match(url)]) for path, urls in own]
-    return Searched(
-        len(regular) + len(app),
-        sum(not plain for plain, _ in regular),
-        [_shown(path) for _, path in outside],
-        sum(not plain for plain, _ in outside),
-        [(path, urls[:_LISTED]) for path, urls in named if urls],
-        {host: sorted({*paths}) for host, paths in sorted(packaged.items())},
-        sum(bool(_LICENCE.match(url)) for _, urls in [*own, *scripts] for url in urls),
-    )
+    return {
+        "files": len(regular) + len(app),
+        "programs": sum(not plain for plain, _ in regular),
+        "outside": [_shown(path) for _, path in outside],  # no package lists them; executable ones come first
+        "executables": sum(not plain for plain, _ in outside),
+        "own": [(path, urls[:_LISTED]) for path, urls in named if urls],
+        "packaged": {host: sorted({*paths}) for host, paths in sorted(packaged.items())},  # scripts of packages
+        "licences": sum(bool(_LICENCE.match(url)) for _, urls in [*own, *scripts] for url in urls),  # left out
+    }
 
 
 def _wanted(entry: TarEntry) -> int:

@@ -89,22 +89,22 @@ class PackageInventory(NamedTuple):
 def of_tree(tree: FlattenedRootfs) -> PackageInventory:
     """Return the packages of a root filesystem in path order. Unreadable metadata is skipped."""
     system = System()
-    found: list[Package] = []
+    installed: list[Package] = []
     pythons: list[tuple[bytes, str]] = []
     for entry in tree.entries():
         if entry.kind not in (FILE, HARDLINK):
             continue
         path = entry.path
         if path == DPKG_STATUS or (path.startswith(_STATUS_FOLDER) and not path.endswith(_CHECKSUMS)):
-            found += _of_dpkg(tree, path)
+            installed += _of_dpkg(tree, path)
         elif path in _OS_RELEASE:
             system = _os_release(_read(tree, path)) or system
         elif path.endswith(b"os.py") and (match := _PYTHON.match(path)):
             pythons.append((match[1] or b"", match[2].decode()))
         elif path.endswith((b"METADATA", b"PKG-INFO", b".egg-info")) and _METADATA.search(path):
             package = of_metadata(_read(tree, path), "/" + shown(path))
-            found += [package] if package else []
-    return PackageInventory(system, (*found, *_unpackaged(tree, pythons, found)))
+            installed += [package] if package else []
+    return PackageInventory(system, (*installed, *_unpackaged(tree, pythons, installed)))
 
 
 def dpkg_paragraphs(content: bytes) -> Iterator[dict[str, str]]:

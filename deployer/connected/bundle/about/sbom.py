@@ -6,12 +6,12 @@ version changes only a few of the pieces that push sends.
 """
 
 import hashlib
-import io
 import json
 import re
 import uuid
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import IO, Any
 
 from cyclonedx.contrib.license.factories import LicenseFactory
@@ -27,22 +27,17 @@ from packageurl import PackageURL
 import deployer
 from deployer.connected.bundle.about.packages import DEB, PYPI, Package, PackageInventory, System, of_metadata
 from deployer.connected.bundle.contents import SBOM_MEMBER
-from deployer.connected.rootfs.entries import FileContent
+from deployer.connected.rootfs import wheels
 from deployer.contract.base import json_records
-from deployer.contract.base.errors import IntegrityError, UsageError
+from deployer.contract.base.errors import IntegrityError
 from deployer.contract.bundle import sealed_file
 from deployer.contract.bundle.manifest import Manifest
-from deployer.system import files, wheel
+from deployer.system import files
 
 MEMBER = SBOM_MEMBER
 
-#: Members that are Python packages.
-WHEELS = re.compile(r"^deployer/(?:wheels|kit|variants/[^/]+)/[^/]+\.whl$")
-_METADATA = re.compile(r"^[^/]+\.dist-info/METADATA$")
-_MAX_METADATA = 4 * 1024 * 1024
 #: The memory limit in bytes for reading an SBOM (records.memory): about 100,000 packages.
 MAX_MEMORY = 200_000_000
-_CHUNK = 1024 * 1024
 #: The type of a package URL (purl).
 _KIND = re.compile(r"[a-z][a-z0-9.+-]*")
 
@@ -53,35 +48,37 @@ _KIT_SYSTEM = System("debian", "12")
 _PIECE_ODDS = 16
 
 
-def of_wheel(content: FileContent, member: str) -> Package:
-    """Return the package of a wheel. Raises UsageError if the file is not a wheel."""
-    digest = hashlib.sha256()
-    for start in range(0, content.size, _CHUNK):
-        digest.update(content.read(start, _CHUNK))
-    package = None
-    try:
-        with wheel.archive(io.BufferedReader(files.RandomAccessFile(content.read, content.size))) as archive:
-            names = [name for name in archive.namelist() if _METADATA.match(name)]
-            if len(names) == 1 and archive.getinfo(names[0]).file_size <= _MAX_METADATA:
-                package = of_metadata(archive.read(names[0]), member, digest.hexdigest())
-    except wheel.BROKEN as error:
-        raise UsageError(f"{member} is not a wheel: {error}") from error
-    if package is None:
-        raise UsageError(f"{member} is not a wheel: it does not name its package")
-    return package
+def of_wheel(path: Path, where: str) -> Package:
+    """Return the package of a wheel. Raises IntegrityError if the file is not a wheel."""
+    with wheels.opened(path) as wheel:
+        package = of_metadata(wheel.read_dist_info("METADATA").encode(), where, files.sha256_file(str(path)))
+        if package is None:
+            raise IntegrityError("it does not name its package")
+        return package
 
 
 def make(
-    name: str, version: str, installed: PackageInventory, wheels: Iterable[Package], data: Iterable[str]
+    name: str, version: str, installed: PackageInventory, others: Iterable[Package], data: Iterable[str]
 ) -> list[bytes]:
     """Return the SBOM of the bundle NAME:VERSION in pieces. Each piece becomes a segment.
 
     Args:
         installed: the packages of the image.
-        wheels: the wheels and other package files among the bundle's members.
+        others: the wheels and the other package files of the bundle.
         data: the names of the data folders.
     """
-    components = [*_system(installed.system), *_packages(installed, wheels), *map(_data, sorted(data))]
+    system, components = installed.system, []
+    if system.name:
+        kind = ComponentType.OPERATING_SYSTEM
+        components.append(Component(name=system.name, version=system.version or None, type=kind, bom_ref="os"))
+    places: dict[Package, list[str]] = {}  # a package may be in several places of the image
+    for package in installed.packages:
+        places.setdefault(package._replace(where=""), []).append(package.where)
+    components += [_component(package, where, system) for package, where in places.items()]
+    components += [_component(package, [package.where], _KIT_SYSTEM) for package in others]
+    components += [
+        Component(name=name, type=ComponentType.DATA, bom_ref=f"deployer/data/{name}") for name in sorted(data)
+    ]
     ours = Component(name="deployer", version=deployer.__version__, type=ComponentType.APPLICATION, bom_ref="deployer")
     bom = Bom(components=components, metadata=BomMetaData(tools=ToolRepository(components=[ours])))
     document = json.loads(JsonV1Dot6(bom).output_as_string())
@@ -123,23 +120,6 @@ def _json(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=True).encode("ascii")
 
 
-def _system(system: System) -> list[Component]:
-    if not system.name:
-        return []
-    kind = ComponentType.OPERATING_SYSTEM
-    return [Component(name=system.name, version=system.version or None, type=kind, bom_ref="os")]
-
-
-def _packages(installed: PackageInventory, wheels: Iterable[Package]) -> list[Component]:
-    """Return one component per package. If a package is in several places of the image, list all of them."""
-    places: dict[Package, list[str]] = {}
-    for package in installed.packages:
-        places.setdefault(package._replace(where=""), []).append(package.where)
-    components = [_component(package, where, installed.system) for package, where in places.items()]
-    components += [_component(wheel, [wheel.where], _KIT_SYSTEM) for wheel in wheels]
-    return components
-
-
 def _component(package: Package, places: list[str], system: System) -> Component:
     qualifiers = {}
     namespace = None
@@ -150,38 +130,23 @@ def _component(package: Package, places: list[str], system: System) -> Component
     purl = PackageURL(
         package.kind, namespace, package.name, package.version, {k: v for k, v in qualifiers.items() if v}
     )
+    # A Python package may occur twice: as wheels for two MPIs, or in two places with different licences.
+    second = f"#{min(places)}" if package.licences and package.kind != DEB else ""
+    if len(package.licences) == 1:  # an expression
+        licences: list[License] = [LicenseFactory().make_from_string(package.licences[0])]
+    else:
+        licences = [DisjunctiveLicense(name=text) for text in package.licences]
     return Component(
         name=package.name,
         version=package.version,
         purl=purl,
-        bom_ref=_reference(package, places, purl),
-        licenses=_licences(package.licences),
+        bom_ref=package.where if package.sha256 else purl.to_string() + second,
+        licenses=licences,
         hashes=[HashType(alg=HashAlgorithm.SHA_256, content=package.sha256)] if package.sha256 else [],
         evidence=ComponentEvidence(occurrences=[Occurrence(location=place) for place in sorted(places)])
         if package.kind == PYPI or package.sha256
         else None,
     )
-
-
-def _reference(package: Package, places: list[str], purl: PackageURL) -> str:
-    """Return a reference that no other component uses.
-
-    A Python package may occur twice: as wheels for two MPIs, or in two places with different licences.
-    """
-    if package.sha256:
-        return package.where
-    return purl.to_string() + (f"#{min(places)}" if package.licences and package.kind != DEB else "")
-
-
-def _licences(texts: Sequence[str]) -> list[License]:
-    """Return licences in CycloneDX form: one expression, or any number of SPDX ids and names."""
-    if len(texts) == 1:
-        return [LicenseFactory().make_from_string(texts[0])]
-    return [DisjunctiveLicense(name=text) for text in texts]
-
-
-def _data(name: str) -> Component:
-    return Component(name=name, type=ComponentType.DATA, bom_ref=f"deployer/data/{name}")
 
 
 def read(stream: IO[bytes], manifest: Manifest) -> bytes | None:
@@ -223,27 +188,20 @@ def _is_component(value: object) -> bool:
     if not isinstance(value, dict) or not isinstance(value.get("name"), str):
         return False
     licences = value.get("licenses", [])
-    if not isinstance(licences, list) or not all(map(_is_licence, licences)):
+    if not isinstance(licences, list) or not _has_texts(value, "type", "version", "purl"):
         return False
-    return _has_texts(value, "type", "version", "purl") and _is_purl(value.get("purl"))
-
-
-def _is_licence(value: object) -> bool:
-    if not isinstance(value, dict):
-        return False
-    named = value.get("license", {})
-    return isinstance(named, dict) and _has_texts(value, "expression") and _has_texts(named, "id", "name")
-
-
-def _has_texts(value: Mapping[str, Any], *keys: str) -> bool:
-    return all(isinstance(value.get(key, ""), str) for key in keys)
-
-
-def _is_purl(text: str | None) -> bool:
+    for licence in licences:
+        if not _has_texts(licence, "expression") or not _has_texts(licence.get("license", {}), "id", "name"):
+            return False
     try:
-        return not text or _KIND.fullmatch(PackageURL.from_string(text).type) is not None
+        purl = value.get("purl")
+        return not purl or _KIND.fullmatch(PackageURL.from_string(purl).type) is not None
     except ValueError:
         return False
+
+
+def _has_texts(value: object, *keys: str) -> bool:
+    return isinstance(value, dict) and all(isinstance(value.get(key, ""), str) for key in keys)
 
 
 def counts(document: Mapping[str, Any]) -> dict[str, int]:

@@ -88,19 +88,19 @@ def carried(asked: Collection[str], sites: Iterable[tuple[Profile, Plan]], say: 
     Raises:
         DeployerError: a part cannot be made; see ``members``.
     """
-    found: dict[str, Path] = {}
+    parts: dict[str, Path] = {}
     sites = list(sites)
     for name, part in PARTS.items():
         served = [plan for profile, plan in sites if part.serves(profile, plan)]
         if name not in asked and not served:
             continue
         try:
-            found.update(members(name, say))
+            parts.update(members(name, say))
         except (MissingTool, TransferError, JobFailed) as error:
             if name in asked or not all(map(part.optional, served)):
                 raise
             terminal.warn(f"{error.message}: the bundle is packed without {name} ({error.hint})")
-    return found
+    return parts
 
 
 def members(name: str, say: Say) -> dict[str, Path]:
@@ -119,8 +119,8 @@ def members(name: str, say: Say) -> dict[str, Path]:
         with caches.KIT.new_entry(folder.name) as new:
             part.make(new, new.parent, host, say)
     os.utime(folder)  # the last use, for `cache prune`
-    found = (path for path in sorted(folder.rglob("*")) if path.is_file())
-    return {KIT_PREFIX + path.relative_to(folder).as_posix(): path for path in found}
+    paths = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return {KIT_PREFIX + path.relative_to(folder).as_posix(): path for path in paths}
 
 
 def packages(contents: Mapping[str, FileContent]) -> list[Package]:
@@ -135,7 +135,7 @@ def _packages(contents: Mapping[str, FileContent]) -> Iterator[Package]:
             if content is None:
                 continue
             digest, pin = hashlib.sha256(content.read(0, content.size)).hexdigest(), part.recipe.pins()[name]
-            found = Package(
+            package = Package(
                 GENERIC, name, pin["version"], KIT_PREFIX + program, os.uname().machine, (pin["licence"],), digest
             )
-            yield found if part.recipe.compiled else found._replace(kind=DEB, architecture="amd64")
+            yield package if part.recipe.compiled else package._replace(kind=DEB, architecture="amd64")

@@ -59,8 +59,8 @@ def make(made: Path, work: Path, host: BuildSettings, say: Callable[[str], None]
         new.mkdir(mode=0o755)
     for package, (name, wanted) in zip(packages, _FILES.items(), strict=True):
         root = RECIPE.unpack(package, work / name)
-        for each in wanted:
-            _copy(root, each, folder)
+        for file in wanted:
+            _copy(root, file, folder)
         shutil.copyfile(root / "usr" / "share" / "doc" / name / "copyright", licences / name)
     shutil.copyfile(RECIPE.folder / CHARLIECLOUD_START, folder / CHARLIECLOUD_START)
     for program in (CHARLIECLOUD_START, "ch-run", _LOADER):
@@ -90,6 +90,6 @@ def check(folder: Path, version: str) -> None:
     foreign = [line.split()[0] for line in listed.splitlines() if "=>" in line and f"=> {folder}/" not in line]
     if foreign:
         raise JobFailed(f"the kit's ch-run takes {', '.join(foreign)} from this machine", RECIPE.leave_out)
-    said = (asked.stdout + asked.stderr).strip()
-    if said != version:
-        raise JobFailed(f"the kit's ch-run has the version {said[:100]}, not {version}", RECIPE.leave_out)
+    answer = (asked.stdout + asked.stderr).strip()
+    if answer != version:
+        raise JobFailed(f"the kit's ch-run has the version {answer[:100]}, not {version}", RECIPE.leave_out)

@@ -63,13 +63,14 @@ def debian(
     done = process.run(argv, _TIMEOUT, environment, check=False, hint=f"apt-get install mmdebstrap, {recipe.leave_out}")
     if done.returncode != 0:
         _log.debug("%s", done.stderr)
-        said = [line.strip() for line in done.stderr.splitlines() if line.startswith("E: ")]
+        lines = [line.strip() for line in done.stderr.splitlines() if line.startswith("E: ")]
         packages = ", ".join(f"{pins[name]['package']} ({pins[name]['suite']})" for name in [*libraries, *sources])
+        problem = " / ".join(lines[:2]) or done.last_words()
         raise TransferError(
-            f"apt cannot download what the kit's {recipe.name} is made of: {' / '.join(said[:2]) or done.last_words()}",
+            f"apt cannot download what the kit's {recipe.name} is made of: {problem}",
             f"check that Debian's mirror answers and has {packages}, {recipe.leave_out}",
         )
-    return [checked(recipe, work / each["file"], each["sha256"]) for each in wanted]
+    return [checked(recipe, work / pin["file"], pin["sha256"]) for pin in wanted]
 
 
 def command(
@@ -110,7 +111,7 @@ def checked(recipe: Recipe, path: Path, sha256: str) -> Path:
     """
     if not path.is_file():
         raise TransferError(f"the download for the kit has another version than {path.name}", recipe.leave_out)
-    found = files.sha256_file(str(path))
-    if found != sha256:
-        raise IntegrityError(f"{path.name} has the SHA-256 {found}, not the pinned {sha256}", recipe.leave_out)
+    actual = files.sha256_file(str(path))
+    if actual != sha256:
+        raise IntegrityError(f"{path.name} has the SHA-256 {actual}, not the pinned {sha256}", recipe.leave_out)
     return path

@@ -64,8 +64,8 @@ class Recipe(NamedTuple):
         return caches.key(self.version, recipe, *(self._compiler() if self.compiled else ()), os.uname().machine)
 
     def _compiler(self) -> list[str]:
-        said = process.run(["gcc", "--version"], 30, hint=self.compiler).stdout
-        return [said.partition("\n")[0], _libc()]
+        version = process.run(["gcc", "--version"], 30, hint=self.compiler).stdout
+        return [version.partition("\n")[0], _libc()]
 
     def readme(self, command: str) -> str:
         """Return the README of the part. ``command`` is the command that compiled it."""
@@ -94,8 +94,8 @@ class Recipe(NamedTuple):
         if done.returncode != 0:
             _log.debug("%s%s", done.stdout, done.stderr)
             errors = re.findall(r"^.*(?:error:|cannot find|No such file).*$", done.stderr, re.MULTILINE)
-            said = " / ".join(errors[:2]) or done.last_words()
-            raise JobFailed(f"the kit's {what} does not compile: {said}", self.compiler)
+            problem = " / ".join(errors[:2]) or done.last_words()
+            raise JobFailed(f"the kit's {what} does not compile: {problem}", self.compiler)
 
     def finish(self, program: Path, made: Path, command: str) -> None:
         """Put a tested program and the README into the part's folder."""
@@ -110,8 +110,8 @@ class Recipe(NamedTuple):
 
 @functools.cache
 def _pins(path: Path) -> Mapping[str, PinRecord]:
-    found: Mapping[str, PinRecord] = own_data.load_yaml(path)
-    return found
+    pins: Mapping[str, PinRecord] = own_data.load_yaml(path)
+    return pins
 
 
 def _libc() -> str:

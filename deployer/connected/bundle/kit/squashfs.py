@@ -68,7 +68,7 @@ def _compile(work: Path, sources: Mapping[str, Path]) -> str:
     RECIPE.compile(PROGRAM, argv, tools)
     for name in (PROGRAM, _READER):
         RECIPE.strip(tools / name, work / name)
-    return "\n        ".join(quoted(each).replace(str(work), "../..") for each in (_ZLIB, _ZSTD, argv))
+    return "\n        ".join(quoted(command).replace(str(work), "../..") for command in (_ZLIB, _ZSTD, argv))
 
 
 def check(program: Path, reader: Path, work: Path) -> None:

@@ -82,6 +82,6 @@ def check_root(proot: Path, work: Path) -> None:
     except DeployerError as error:
         raise JobFailed(f"the kit's proot cannot be tested: {error.message}", RECIPE.leave_out) from error
     if done.returncode != 0:
-        said = done.last_words(1) or "it sees the host's root"
+        answer = done.last_words(1) or "it sees the host's root"
         hint = f"check that this user may use ptrace, {RECIPE.leave_out}"
-        raise JobFailed(f"the kit's proot fails the test of its root: {said}", hint)
+        raise JobFailed(f"the kit's proot fails the test of its root: {answer}", hint)

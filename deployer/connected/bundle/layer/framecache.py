@@ -121,11 +121,11 @@ class FrameCache:
 
     def records(self) -> list[Path]:
         """Return the records of layers, the most recently used first."""
-        found = []
+        dated = []
         for path in self._folder.glob(f"*{_RECORD}"):
             with contextlib.suppress(OSError):
-                found.append((path.with_suffix(_INDEX).stat().st_mtime_ns, path))
-        return [path for _, path in sorted(found, reverse=True)]
+                dated.append((path.with_suffix(_INDEX).stat().st_mtime_ns, path))
+        return [path for _, path in sorted(dated, reverse=True)]
 
     def bundle(self, record: Path) -> IO[bytes] | None:
         """Open the bundle of a record for reading, and note its use. Return None if it is gone."""

@@ -126,8 +126,8 @@ def inventory(known: KnownLayer) -> "PackageInventory":
     from deployer.connected.bundle.about.packages import Package, PackageInventory, System
 
     system, packages = known.packages  # lists if read from a file: their classes are slow to import
-    found = (Package(*fields)._replace(licences=tuple(fields[5])) for fields in packages)
-    return PackageInventory(System(*system), tuple(found))
+    listed = (Package(*fields)._replace(licences=tuple(fields[5])) for fields in packages)
+    return PackageInventory(System(*system), tuple(listed))
 
 
 # ------------------------------------------------------------------------------------------------ keys and records

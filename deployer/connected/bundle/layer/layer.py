@@ -10,10 +10,9 @@ import itertools
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from deployer.connected.rootfs.entries import FileContent, shown
-from deployer.connected.rootfs.flatten import FlattenedRootfs
 from deployer.contract.base import tarformat
 from deployer.contract.base.errors import UsageError
 from deployer.contract.base.tarformat import TarEntry
@@ -25,7 +24,18 @@ GROUP_MAX = 1024 * 1024
 GROUP_ODDS = 8
 LARGE = 4 * 1024 * 1024
 
-_END = b"\0" * (2 * tarformat.BLOCK)
+#: The end of a tar.
+END = b"\0" * (2 * tarformat.BLOCK)
+
+
+class SortedTree(Protocol):
+    """Files in normal form."""
+
+    def entries(self) -> Iterator[TarEntry]:
+        """Yield folders, files, then links. Each folder comes before its content."""
+
+    def content(self, entry: TarEntry) -> FileContent:
+        """Return a file's content."""
 
 
 class Piece(NamedTuple):
@@ -42,29 +52,33 @@ class Piece(NamedTuple):
     read: Callable[[], bytes]
 
 
-def pieces(tree: FlattenedRootfs) -> Iterator[Piece]:
+def pieces(tree: SortedTree, least: int = GROUP_MIN, most: int = GROUP_MAX) -> Iterator[Piece]:
     """Yield the layer's uncompressed tar stream: folders, files, links.
 
     A header is never split between two pieces. The last piece always contains the links and the end of the tar.
+
+    Args:
+        least: bytes after which the hash of a path may end a group.
+        most: bytes after which a group ends.
     """
     for section, entries in itertools.groupby(tree.entries(), lambda entry: tarformat.SECTIONS[entry.kind]):
         if section == tarformat.LINKS:
             yield _links(list(entries))
             return
-        yield from _section(tree, section, entries)
+        yield from _section(tree, section, entries, least, most)
     yield _links([])
 
 
 def _links(entries: Sequence[TarEntry]) -> Piece:
     weight = (len(entries) + 2) * tarformat.BLOCK
-    return Piece(tarformat.LINKS, weight, lambda: b"".join(map(tarformat.encode, entries)) + _END)
+    return Piece(tarformat.LINKS, weight, lambda: b"".join(map(tarformat.encode, entries)) + END)
 
 
-def _section(tree: FlattenedRootfs, section: str, entries: Iterable[TarEntry]) -> Iterator[Piece]:
+def _section(tree: SortedTree, section: str, entries: Iterable[TarEntry], least: int, most: int) -> Iterator[Piece]:
     group: list[TarEntry] = []
     size = 0
     for entry in entries:
-        if entry.size > GROUP_MAX:
+        if entry.size > most:
             if group:
                 yield Piece(section, size, partial(_whole, tree, group))
                 group, size = [], 0
@@ -72,14 +86,14 @@ def _section(tree: FlattenedRootfs, section: str, entries: Iterable[TarEntry]) -
             continue
         group.append(entry)
         size += tarformat.BLOCK + entry.size + tarformat.padding(entry.size)
-        if size >= GROUP_MAX or (size >= GROUP_MIN and zlib.crc32(entry.path) % GROUP_ODDS == 0):
+        if size >= most or (size >= least and zlib.crc32(entry.path) % GROUP_ODDS == 0):
             yield Piece(section, size, partial(_whole, tree, group))
             group, size = [], 0
     if group:
         yield Piece(section, size, partial(_whole, tree, group))
 
 
-def _whole(tree: FlattenedRootfs, entries: Sequence[TarEntry]) -> bytes:
+def _whole(tree: SortedTree, entries: Sequence[TarEntry]) -> bytes:
     """Return complete entries: headers, contents, padding."""
     parts = []
     for entry in entries:

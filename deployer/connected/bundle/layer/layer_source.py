@@ -3,12 +3,11 @@
 import functools
 import itertools
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from deployer.connected.bundle.contents import Contents
 from deployer.connected.bundle.layer import known_layers
@@ -36,41 +35,6 @@ if TYPE_CHECKING:
 
 #: Names of bundles that only `deploy` uses: the bundle itself, and its copy in the frame cache.
 _NAMES = 2
-
-
-class LayerSource(ABC):
-    """The source of a layer.
-
-    Attributes:
-        tree: its root filesystem.
-        config: the image's configuration.
-    """
-
-    tree: ListedTree
-    config: Mapping[str, Any]
-
-    def end_in(self, path: Path, front: bytes) -> int:
-        """Return the end of the layer in the file ``path`` if it is already there after ``front``; otherwise 0."""
-        del path, front
-        return 0
-
-    @abstractmethod
-    def write(self, writer: BundleWriter) -> KnownLayer:
-        """Write the layer unless it is already there, and return its record.
-
-        Raises:
-            DamagedLayer: a known layer is damaged.
-        """
-
-    @property
-    def changed(self) -> Mapping[str, Sequence[bytes]]:
-        """Return the paths that flatten changed, by kind of change. Only newly made layers have them."""
-        return {}
-
-    @property
-    @abstractmethod
-    def reused(self) -> int:
-        """Return the number of frames from the cache. Valid after the layer was written."""
 
 
 class LayerSources:
@@ -119,7 +83,7 @@ class LayerSources:
             self._users = families.users(families.files_of(self._image.root))
         return self._users
 
-    def layer(self, cleanup: ExitStack) -> LayerSource:
+    def layer(self, cleanup: ExitStack) -> "ReadLayer | CopiedLayer":
         """Return the source of the layer. ``cleanup`` closes its files."""
         known = self._known(cleanup)
         if known:
@@ -127,31 +91,31 @@ class LayerSources:
         tree = FlattenedRootfs(self._image.root) if self._read else _NoTree(self._image.root)
         return ReadLayer(self._image, tree, Press(self._codec, self._frames))
 
-    def keep(self, made: KnownLayer, name: str) -> None:
+    def keep(self, layer: KnownLayer, name: str) -> None:
         """Add the finished bundle to the cache unless its layer is there. ``name`` is its digest in hexadecimal."""
         if not self._frames:
             return
         if self._stays:
-            if self._own and list(made.segments) == list(self._was):
+            if self._own and list(layer.segments) == list(self._was):
                 self._frames.share(self._stays.path, self._output)
-            self._learn(self._stays, made)
+            self._learn(self._stays, layer)
             return
-        frames = (Kept(key, s.offset, s.size, s.sha256) for key, s in zip(made.keys, made.segments, strict=True))
+        frames = (Kept(key, s.offset, s.size, s.sha256) for key, s in zip(layer.keys, layer.segments, strict=True))
         # Use the identity of the image that was read: its name may have moved since the lookup.
-        image = known_layers.image_key(made.identity, self._codec)
+        image = known_layers.image_key(layer.identity, self._codec)
         text = ""
         if image:
-            if made.users is None:
-                made = made._replace(users=self._users)
-            text = known_layers.record(image, made)
+            if layer.users is None:
+                layer = layer._replace(users=self._users)
+            text = known_layers.record(image, layer)
         self._frames.keep(self._output, name, frames, text)
 
-    def _learn(self, record: LayerRecord, made: KnownLayer) -> None:
+    def _learn(self, record: LayerRecord, layer: KnownLayer) -> None:
         """Update the cached record of a layer with this pack's new SBOM and the files linked to MPI."""
         known = self._load(record)
         if known is None or not self._frames:
             return
-        now = known._replace(sbom=made.sbom, users=self._users if known.users is None else known.users)
+        now = known._replace(sbom=layer.sbom, users=self._users if known.users is None else known.users)
         if (list(now.sbom), now.users) != (list(known.sbom), known.users):
             self._frames.note(record.path, known_layers.record(self._key, now))
 
@@ -185,8 +149,13 @@ class _NoTree(FlattenedRootfs):
         pass
 
 
-class ReadLayer(LayerSource):
-    """A layer that is made from an image."""
+class ReadLayer:
+    """A layer that is made from an image.
+
+    Attributes:
+        tree: its root filesystem.
+        config: the image's configuration.
+    """
 
     def __init__(self, image: ArchiveImage, tree: FlattenedRootfs, press: Press) -> None:
         self.tree = self._tree = tree
@@ -194,15 +163,23 @@ class ReadLayer(LayerSource):
         self._image = image
         self._press = press
 
+    def end_in(self, path: Path, front: bytes) -> int:
+        """As in ``CopiedLayer``: the layer is not there."""
+        del path, front
+        return 0
+
     @property
     def changed(self) -> Mapping[str, Sequence[bytes]]:
+        """Return the paths that flatten changed, by kind of change."""
         return self._tree.changed
 
     @property
     def reused(self) -> int:
+        """Return the number of frames from the cache. Valid after the layer was written."""
         return self._press.reused
 
     def write(self, writer: BundleWriter) -> KnownLayer:
+        """Write the layer, and return its record."""
         tree, press = self._tree, self._press
         with ThreadPoolExecutor(1, "packages") as beside:
             finding = beside.submit(_packages, tree)
@@ -226,21 +203,24 @@ class ReadLayer(LayerSource):
         )
 
 
-class CopiedLayer(LayerSource):
-    """A known layer, copied from a bundle in the cache."""
+class CopiedLayer:
+    """A known layer, copied from a bundle in the cache. Attributes and methods are as in ``ReadLayer``."""
+
+    tree: ListedTree
+    changed: Mapping[str, Sequence[bytes]] = {}  # only known of layers that were read
 
     def __init__(self, known: KnownBundle, codec: Codec) -> None:
         self.tree = KnownTree(known, codec.decompress)
         self.config = known.layer.config
         self._known = known
         self._stands = False
-
-    @property
-    def reused(self) -> int:
-        return len(self._known.layer.segments)
+        self.reused = len(known.layer.segments)
 
     def end_in(self, path: Path, front: bytes) -> int:
-        """Return where the layer ends in ``path``, which must be the cache's own bundle without a third link."""
+        """Return the end of the layer in ``path`` if it is already there after ``front``; otherwise 0.
+
+        The file must be the cache's own bundle without a third link.
+        """
         known, bundle = self._known
         start = front + sealed_file.member_header(layer_member(known.layer))
         end = len(start) + known.layer.size
@@ -254,15 +234,17 @@ class CopiedLayer(LayerSource):
         return end if self._stands else 0
 
     def write(self, writer: BundleWriter) -> KnownLayer:
+        """Write the layer unless it is already there. Raises DamagedLayer."""
         known = self._known.layer
         if self._stands:
             writer.standing_layer(known.layer, known.segments)
             return known
+        if sum(segment.size for segment in known.segments) != known.layer.size:
+            raise DamagedLayer("a bundle in the cache is damaged")
         with progress.bar("pack", known.raw.size) as advance:
             # Each frame is verified, so the layer has this digest; no need to compute it again.
-            layer = writer.layer(_counted(known_layers.copied(self._known), advance), known.layer.digest)
-        if layer.size != known.layer.size:
-            raise DamagedLayer("a bundle in the cache is damaged")
+            frames = _counted(known_layers.copied(self._known), advance)
+            writer.frames(known.layer.member, known.layer.size, frames)
         return known._replace(segments=_frames_of(writer))
 
 

@@ -8,7 +8,7 @@ from deployer.connected.check.rules.cpu import MACHINES
 from deployer.connected.image.wheelhouse.target import Target
 from deployer.connected.linker.job_filesystem import JobFilesystem
 from deployer.contract.base.errors import DeployerError
-from deployer.contract.bundle.manifest import VARIANTS_PREFIX, WHEELS_PREFIX
+from deployer.contract.bundle.manifest import VARIANTS, WHEELS
 from deployer.contract.rules.findings import ERROR, Finding
 
 _PYTHON = re.compile(r"/python3\.(\d+)$")
@@ -17,9 +17,8 @@ _GLIBC = re.compile(r"^GLIBC_2\.(\d+)$")
 
 def tags(case: Case) -> Iterator[Finding]:
     """wheel.tags: a wheel's name shows that it is not for this image."""
-    prefixes = [WHEELS_PREFIX, *([f"{VARIANTS_PREFIX}{case.plan.abi}/"] if case.plan.abi else [])]
-    members = [member.name for member in case.manifest.members if member.name.startswith(tuple(prefixes))]
-    names = [name.rpartition("/")[2] for name in members if name.endswith(".whl")]
+    used = (WHEELS, f"{VARIANTS}/{case.plan.abi}")
+    names = [name for overlay in case.manifest.overlays if overlay.name in used for name in overlay.wheels]
     target = target_of(case) if names else None
     for name in names:
         try:

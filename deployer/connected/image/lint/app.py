@@ -13,11 +13,12 @@ from deployer.connected.image.lint import finding
 from deployer.connected.image.lint.image import BuiltImage
 from deployer.connected.image.lint.source import DefinitionSource, text_of
 from deployer.connected.linker.starts.python.python_path import may_be_built_in
+from deployer.connected.rootfs import wheels
 from deployer.contract.base.tarformat import FILE
-from deployer.contract.bundle import command, wheel
+from deployer.contract.bundle import command
+from deployer.contract.bundle.manifest import LIB
 from deployer.contract.rules.findings import WARNING, Finding
 from deployer.contract.site.plan import APP
-from deployer.system.wheel import Wheel
 
 #: The folders in which Python finds modules: those of its own library and of packages.
 _PLACES = re.compile(r"(?:^|/)(?:site-packages|dist-packages|lib-dynload|lib/python3(?:\.\d+)?)(?=/([^/]+))")
@@ -113,11 +114,8 @@ def _provided(source: DefinitionSource, built: BuiltImage) -> set[str] | None:
     if built.wheels is None:
         return None
     found = {"horovod"} if source.definition.horovod else set()
-    for file in built.wheels:
-        with open(file, "rb") as stream:
-            opened = Wheel(stream, file.name)
-            inside = [each.path for each in opened.files if each.path.startswith(wheel.LIB + "/")]
-        found |= {_module(wheel.relative_to_lib(each).partition("/")[0]) for each in inside}
+    for _, paths in wheels.added(built.wheels):
+        found |= {_module(path.split("/")[1]) for path in paths if path.startswith(LIB + "/")}
     settings = command.variables(built.env)
     folders = [folder.strip("/") for folder in settings.get("PYTHONPATH", "").split(":") if folder]
     known = False

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from deployer.connected.image.lint.source import DefinitionSource
 from deployer.connected.linker import commands
 from deployer.connected.linker.commands import ListedTree
+from deployer.connected.rootfs import wheels
 from deployer.contract.bundle.job import Job
 from deployer.contract.rules.findings import Finding
 
@@ -36,5 +37,5 @@ def commands_missing(source: DefinitionSource, built: BuiltImage) -> Iterator[Fi
         return
     jobs = [Job(name, **job.model_dump()) for name, job in source.definition.jobs.items()]
     look = commands.in_tree(built.tree, source.definition.app_folder)
-    programs = {*commands.of_wheels(built.wheels), *(_HOROVOD if source.definition.horovod else ())}
+    programs = {*wheels.programs(built.wheels), *(_HOROVOD if source.definition.horovod else ())}
     yield from commands.findings(jobs, commands.place(look, built.env, built.workdir, programs=programs))

@@ -1,7 +1,7 @@
 """The wheelhouse of a definition: keep its lock up to date, and its wheels in a cache.
 
 The cache is ``wheels/SHA256/NAME.whl``, published with a rename. A wheel is hashed again before each use. It is added
-to the cache only after it has passed all checks that the site will make.
+to the cache only after it has passed all checks that `pack` will make.
 """
 
 import contextlib
@@ -22,6 +22,7 @@ from deployer.connected.image.wheelhouse import resolve
 from deployer.connected.image.wheelhouse.indexes import Indexes
 from deployer.connected.image.wheelhouse.lock import Lock, Pin
 from deployer.connected.image.wheelhouse.target import Target
+from deployer.connected.rootfs import wheels
 from deployer.contract.base.errors import (
     DeployerError,
     IntegrityError,
@@ -31,9 +32,7 @@ from deployer.contract.base.errors import (
     TransferError,
     UsageError,
 )
-from deployer.contract.bundle import wheel as wheels
 from deployer.system import files, process, terminal
-from deployer.system.wheel import Wheel
 
 _log = logging.getLogger("deployer.wheelhouse")
 
@@ -95,8 +94,10 @@ def prepare(
     if missing:
         say(f"wheels: fetch {', '.join(pin.wheel for pin in missing)}")
         _fetch(missing, target, sources)
-    _check_together(lock)
-    return Wheelhouse(tuple(map(path, lock.pins)), relocked)
+    paths = tuple(map(path, lock.pins))
+    for _ in wheels.added(paths):  # they fit together
+        pass
+    return Wheelhouse(paths, relocked)
 
 
 def check_early(definition: Definition, mode: Mode) -> None:
@@ -217,28 +218,13 @@ def _keep(file: Path, pin: Pin) -> None:
     if files.sha256_file(str(file)) != pin.sha256:
         raise IntegrityError(f"{file.name} does not have the digest of the lock")
     try:
-        with open(file, "rb") as stream:
-            Wheel(stream, pin.wheel).check()
+        with wheels.opened(file) as wheel:
+            wheel.validate_record()
     except IntegrityError as error:
-        hint = "a site would refuse this wheel: pin another release, or install it in the Dockerfile"
+        hint = "this wheel cannot be packed: pin another release, or install it in the Dockerfile"
         raise IntegrityError(error.message, hint) from error
     with caches.WHEELS.new_entry(pin.sha256) as new:
         os.replace(file, new / pin.wheel)
-
-
-def _check_together(lock: Lock) -> None:
-    """Raise UsageError if two wheels have the same file with different contents, because the site would refuse them."""
-    owners: dict[str, tuple[object, str]] = {}
-    for pin in lock.pins:
-        with open(path(pin), "rb") as stream:
-            opened = Wheel(stream, pin.wheel)
-            brought: dict[str, object] = {f"{wheels.BIN}/{name}": text for name, text in opened.scripts("").items()}
-            brought.update((file.path, file.digest) for file in opened.files)
-            for name, content in brought.items():
-                known, other = owners.setdefault(name, (content, pin.wheel))
-                if known != content:
-                    raise UsageError(f"{other} and {pin.wheel} both contain {name}",
-                        "require only one of them")  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------------------ pip

@@ -164,7 +164,7 @@ def test_json_and_archives_are_parsed_in_one_place_each() -> None:
     assert places["json.JSONDecoder"] == {"contract/base/json_records.py"}
     assert places["json.loads"] == _OWN
     assert places["zipfile.ZipFile"] == {
-        "system/wheel.py",
+        "connected/rootfs/wheels.py",
         "connected/bundle/pyz.py",
         "connected/image/wheelhouse/resolve.py",
         "system/tool/tool_compiler.py",

@@ -43,7 +43,7 @@ from deployer.connected.site_profile.forms import RuntimeName
 from deployer.connected.site_profile.profile import Profile
 from deployer.contract.base.errors import Refused, UsageError
 from deployer.contract.bundle.job import Job
-from deployer.contract.bundle.manifest import BundleMember, DataNeed, Manifest, Segment
+from deployer.contract.bundle.manifest import BundleMember, DataNeed, Manifest, Segment, WheelOverlay
 from deployer.contract.elf.dynamic import Facts
 from deployer.contract.rules import verdict
 from deployer.contract.rules.findings import ERROR, NOTE, WARNING, Finding
@@ -614,17 +614,16 @@ def python_image(target: str = "python3.11") -> Index:
     ],
 )
 def test_a_wheel_that_is_not_for_the_image(name: str, fits: bool) -> None:
-    looked = case(manifest=manifest_of([BundleMember(f"deployer/wheels/{name}", 1, 0o644)]))._replace(
-        image=python_image()
-    )
+    manifest = manifest_of([])._replace(overlays=[WheelOverlay("wheels", [name], 1, 1)])
+    looked = case(manifest=manifest)._replace(image=python_image())
     found = list(wheels.tags(looked))
     assert codes(found) == ([] if fits else [("wheel.tags", ERROR)])
     assert all(finding.subject == name for finding in found)
 
 
 def test_an_image_that_does_not_tell_its_python_is_not_judged() -> None:
-    member = BundleMember("deployer/wheels/numpy-1.26.4-cp310-cp310-linux_x86_64.whl", 1, 0o644)
-    assert list(wheels.tags(case(manifest=manifest_of([member])))) == []
+    overlay = WheelOverlay("wheels", ["numpy-1.26.4-cp310-cp310-linux_x86_64.whl"], 1, 1)
+    assert list(wheels.tags(case(manifest=manifest_of([])._replace(overlays=[overlay])))) == []
 
 
 @pytest.mark.parametrize(("days", "expected"), [(10, []), (180, []), (181, [("profile.age", NOTE)])])

@@ -11,7 +11,6 @@ from deployer.connected.linker import index as indexes
 from deployer.connected.linker.code import instructions
 from deployer.connected.linker.job_filesystem import FILE, FOLDER, JobFilesystem
 from deployer.connected.linker.loader import Loader
-from deployer.contract.bundle.manifest import WHEELS_PREFIX
 from deployer.system import files
 from deployer.system.trust.verify import begin, opened
 from tests import wheels
@@ -111,12 +110,12 @@ def test_a_wheel_is_indexed_as_it_will_be_unpacked(rootfs: Path, tmp_path: Path)
         "demo-1.0.dist-info/entry_points.txt": b"[console_scripts]\ndemo = demo:main\n",
     }
     path.write_bytes(wheels.wheel(contents))
-    member = f"{WHEELS_PREFIX}{path.name}"
+    member = f"deployer/wheels/{path.name}"
     (tmp_path / "root" / "usr").mkdir(parents=True)
     contents_of = sources.from_folder(tmp_path / "root", "x", "1")._replace(carried={member: path})
     packed = pack.pack(contents_of, [], tmp_path / "b.tar").path
     with opened(str(packed)) as stream:
-        found = indexes.of_wheels(begin(stream, str(packed)), [member])
+        found = indexes.of_overlay(begin(stream, str(packed)), "deployer/overlays/wheels.tar")
         assert found.code
         data = library.read_bytes()
         assert found.code.of("/demo/native.so") == instructions.of_file(lambda start, size: data[start : start + size])

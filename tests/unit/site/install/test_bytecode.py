@@ -6,6 +6,7 @@ from deployer.site.container import runtime_check
 from deployer.site.install import bytecode
 from deployer.system.trust import verify
 from tests import bundles, running
+from tests.wheels import wheel
 
 
 @pytest.fixture
@@ -79,9 +80,10 @@ def test_whether_a_container_can_be_started_is_known_before_the_kit_is_unpacked(
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setattr(runtime_check.machine, "namespaces_denied", lambda: None if namespaces else "none here")
     path = tmp_path / "b.tar"
-    path.write_bytes(bundles.build(extra=[(member, b"x")], python="/usr/bin/python3"))
+    content = wheel({}) if member.endswith(".whl") else b"x"
+    path.write_bytes(bundles.build(extra=[(member, content)], python="/usr/bin/python3"))
     with verify.opened(str(path)) as stream:
         assert bytecode.is_possible(verify.begin(stream, str(path)).manifest) is possible
-    path.write_bytes(bundles.build(extra=[(member, b"x")]))
+    path.write_bytes(bundles.build(extra=[(member, content)]))
     with verify.opened(str(path)) as stream:
         assert not bytecode.is_possible(verify.begin(stream, str(path)).manifest)

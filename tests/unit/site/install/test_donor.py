@@ -250,13 +250,13 @@ def test_a_donor_that_is_removed_meanwhile(tmp_path, store, first, fresh, monkey
 
 
 def test_a_donor_that_was_removed_after_it_was_chosen(tmp_path, store, first, fresh, monkeypatch):
-    real = installing._make_layer
+    real = installing._write_image
 
     def late(*arguments):
         remove.remove(store, first, force=True)
         return real(*arguments)
 
-    monkeypatch.setattr(installing, "_make_layer", late)
+    monkeypatch.setattr(installing, "_write_image", late)
     assert described(second(tmp_path, store).rootfs) == fresh
 
 

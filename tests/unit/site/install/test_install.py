@@ -11,6 +11,7 @@ from deployer.contract.base import json_records
 from deployer.contract.base.errors import DeployerError, IntegrityError, SpaceError, UsageError
 from deployer.contract.base.tarformat import FILE, FILES, FOLDER, FOLDERS, LINKS, MTIME, REST, TarEntry, encode
 from deployer.contract.site import plan
+from deployer.site.install import content
 from deployer.site.install import install as installing
 from deployer.site.install.remove import remove
 from deployer.site.storage import store as stores
@@ -149,14 +150,14 @@ def test_an_install_that_fails_leaves_nothing(tmp_path, store, monkeypatch):
         open(os.path.join(root, "half"), "w").close()
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(installing.unpack, "unpack", full)
+    monkeypatch.setattr(content, "unpack", full)
     with pytest.raises(SpaceError):
         installing.install(write(tmp_path, bundles.build()), store)
     assert os.listdir(store.images) == []
 
 
 def test_a_killed_worker_is_said_and_leaves_nothing(tmp_path, store, monkeypatch):
-    parent, real = os.getpid(), installing.codec.decompressor
+    parent, real = os.getpid(), content.codec.decompressor
 
     def decompressor(codec):
         decompress = real(codec)
@@ -168,14 +169,14 @@ def test_a_killed_worker_is_said_and_leaves_nothing(tmp_path, store, monkeypatch
 
         return deadly
 
-    monkeypatch.setattr(installing.codec, "decompressor", decompressor)
+    monkeypatch.setattr(content.codec, "decompressor", decompressor)
     with pytest.raises(DeployerError, match="killed by signal 9"):
         installing.install(write(tmp_path, bundles.build()), store, jobs=2)
     assert os.listdir(store.images) == []
 
 
 def test_a_segment_that_was_never_checked_makes_no_image(tmp_path, store, monkeypatch):
-    monkeypatch.setattr(installing.Verification, "left", lambda self: [])
+    monkeypatch.setattr(content.Verification, "left", lambda self: [])
     with pytest.raises(AssertionError, match="never checked"):
         installing.install(write(tmp_path, bundles.build()), store)
     assert os.listdir(store.images) == []
@@ -183,7 +184,7 @@ def test_a_segment_that_was_never_checked_makes_no_image(tmp_path, store, monkey
 
 def test_another_install_that_was_first_is_as_good(tmp_path, store, monkeypatch):
     path = write(tmp_path, bundles.build())
-    real = installing.unpack.unpack
+    real = content.unpack
     nested = []
 
     def slow(*arguments):
@@ -192,7 +193,7 @@ def test_another_install_that_was_first_is_as_good(tmp_path, store, monkeypatch)
             installing.install(path, store)
         return real(*arguments)
 
-    monkeypatch.setattr(installing.unpack, "unpack", slow)
+    monkeypatch.setattr(content, "unpack", slow)
     installing.install(path, store)
     assert len(os.listdir(store.images)) == 1
 

@@ -10,10 +10,11 @@ import pytest
 from deployer.contract.base.errors import IntegrityError, Refused, UsageError
 from deployer.contract.base.tarformat import FILE, TarEntry
 from deployer.site.container.runtimes import RUNTIMES
-from deployer.site.install import gc, remove
+from deployer.site.install import content, gc, remove
 from deployer.site.install import install as installing
 from deployer.site.storage import inventory, layers, unfinished
 from deployer.site.storage.store import Store
+from deployer.system.trust import verify
 from tests import bundles, wheels
 from tests.trees import described
 
@@ -276,7 +277,7 @@ def test_a_bundle_cannot_claim_the_layer_of_another(tmp_path, store, images):
 
 
 def test_a_failed_install_leaves_no_layer(tmp_path, store, monkeypatch):
-    monkeypatch.setattr(installing.Verification, "left", lambda self: [])
+    monkeypatch.setattr(content.Verification, "left", lambda self: [])
     with pytest.raises(AssertionError, match="never checked"):
         installing.install(bundle(tmp_path), store)
     assert os.listdir(store.layers) == os.listdir(store.images) == []
@@ -411,11 +412,11 @@ def test_lost_overlays_are_repaired_and_damaged_wheels_are_refused(tmp_path, sto
     assert not installing.install(with_wheels(tmp_path, "2"), store).known
     assert [inventory.gone(image).missing for image in (first, second)] == [0, 0]
     path = with_wheels(tmp_path, "3")
-    with open(path, "rb") as stream:
-        data = stream.read()
-    place = data.index(wheels.wheel({"one/m.py": b"x = 1"}, "one"))
-    with open(path, "wb") as stream:
-        stream.write(data[: place + 40] + b"!" + data[place + 41 :])
+    with verify.opened(path) as stream:
+        place = verify.begin(stream, path).member_segments("deployer/overlays/wheels.tar")[1].offset
+    with open(path, "r+b") as stream:
+        stream.seek(place + 40)
+        stream.write(b"!!")
     with pytest.raises(IntegrityError, match="does not match its digest"):
         installing.install(path, store)
     assert len(os.listdir(store.layers)) == 2

@@ -73,7 +73,7 @@ def write(
     entries = [*ENTRIES[:3], *more[:1], *ENTRIES[3:], *more[1:]]
     extra = [("deployer/app/t.py", app), ("deployer/sbom.cdx.json", json.dumps({"components": components}).encode())]
     job = Job("train", ["python3", HOSTILE], 1, 4, 1, "00:10:00")
-    pieces = [("files", stream(entries[:4])), ("rest", stream(entries[4:])), ("links", END)]
+    pieces = [("files", stream(entries)), ("links", END)]
     path.write_bytes(bundles.build(pieces=pieces, extra=extra, jobs=[job]))
     return str(path)
 

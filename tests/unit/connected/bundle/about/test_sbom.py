@@ -1,7 +1,5 @@
 import hashlib
-import io
 import json
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +10,10 @@ from deployer.connected.bundle import pack as packing
 from deployer.connected.bundle.about import sbom
 from deployer.connected.bundle.about.packages import DEB, PYPI, Package, PackageInventory, System
 from deployer.connected.bundle.contents import Contents
-from deployer.connected.bundle.seal import BundleWriter
 from deployer.connected.rootfs.archive import ArchiveImage
-from deployer.connected.rootfs.entries import InMemory
-from deployer.contract.base.errors import IntegrityError, UsageError
+from deployer.contract.base.errors import IntegrityError
 from deployer.system.trust.verify import begin, opened
-from tests import bundles
+from tests import bundles, wheels
 from tests.tars import layer, root_of
 
 DEBIAN = System("debian", "12")
@@ -30,26 +26,17 @@ PACKAGES = (
 )
 
 
-def wheel(name: str = "horovod", version: str = "0.28.1") -> bytes:
-    stream = io.BytesIO()
-    with zipfile.ZipFile(stream, "w") as archive:
-        text = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\nLicense: Apache-2.0\n"
-        for path, content in ((f"{name}/__init__.py", "x" * 5000), (f"{name}-{version}.dist-info/METADATA", text)):
-            archive.writestr(zipfile.ZipInfo(path), content)  # with a time that does not change
-    return stream.getvalue()
-
-
 def document(pieces: list[bytes]) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(b"".join(pieces))
     return found
 
 
 def made(packages: tuple[Package, ...] = PACKAGES, version: str = "1.0") -> list[bytes]:
-    wheels = [
-        sbom.of_wheel(InMemory(wheel()), f"deployer/variants/{abi}/horovod-0.28.1-py3-none-any.whl")
+    variants = [
+        Package(PYPI, "horovod", "0.28.1", f"deployer/variants/{abi}/horovod-0.28.1-py3-none-any.whl", sha256="0" * 64)
         for abi in ("openmpi", "mpich-abi")
     ]
-    return sbom.make("tiny", version, PackageInventory(DEBIAN, packages), wheels, ["digits"])
+    return sbom.make("tiny", version, PackageInventory(DEBIAN, packages), variants, ["digits"])
 
 
 @pytest.mark.thorough
@@ -99,25 +86,13 @@ def test_a_changed_package_leaves_most_pieces_as_they_are() -> None:
     assert sum(len(piece) for piece in after if piece not in before) < 0.2 * sum(map(len, after))
 
 
-@pytest.mark.parametrize("content", [b"", b"PK\x03\x04", wheel()[:-30], wheel(name="a", version="")])
-def test_a_file_that_is_no_wheel_is_refused(content: bytes) -> None:
-    with pytest.raises(UsageError, match=r"deployer/wheels/x\.whl is not a wheel"):
-        sbom.of_wheel(InMemory(content), "deployer/wheels/x.whl")
-
-
-def test_wheels_in_a_bundle_are_read_back_with_their_hashes(tmp_path: Path) -> None:
-    with open(tmp_path / "b", "w+b") as stream:
-        writer = BundleWriter(stream)
-        writer.member("first", b"1")
-        data = wheel()
-        writer.pieces("deployer/wheels/h.whl", len(data), [data[:100], data[100:]])
-        writer.member("last", b"2")
-        name = "deployer/wheels/h.whl"
-        assert sbom.WHEELS.match(name)
-        found = sbom.of_wheel(writer.contents()[name], name)
-    assert (found.name, found.version, found.licences) == ("horovod", "0.28.1", ("Apache-2.0",))
+def test_a_wheel_is_listed_with_its_hash(tmp_path: Path) -> None:
+    path = tmp_path / wheels.file_name()
+    path.write_bytes(wheels.wheel({"demo.py": b""}))
+    found = sbom.of_wheel(path, f"deployer/wheels/{path.name}")
     component = document(sbom.make("x", "1", PackageInventory(), [found], []))["components"][0]
-    assert component["hashes"] == [{"alg": "SHA-256", "content": hashlib.sha256(data).hexdigest()}]
+    assert (component["name"], component["version"]) == ("demo", "1.0")
+    assert component["hashes"] == [{"alg": "SHA-256", "content": hashlib.sha256(path.read_bytes()).hexdigest()}]
 
 
 def test_every_bundle_has_one_and_a_damaged_one_is_told(tmp_path: Path) -> None:

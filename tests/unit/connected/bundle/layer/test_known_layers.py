@@ -16,6 +16,7 @@ import pytest
 
 import deployer
 from deployer.connected.bundle import pack as packing
+from deployer.connected.bundle.about import sbom
 from deployer.connected.bundle.contents import Contents
 from deployer.connected.bundle.layer import known_layers
 from deployer.connected.bundle.layer.known_layers import KnownBundle, KnownLayer, KnownTree
@@ -25,7 +26,7 @@ from deployer.connected.site_profile.profile import load
 from deployer.contract.base.errors import Refused, SpaceError, UsageError
 from deployer.contract.base.tarformat import TarEntry
 from deployer.contract.bundle.job import Job
-from deployer.contract.bundle.manifest import FRAME, WHEELS_PREFIX
+from deployer.contract.bundle.manifest import FRAME
 from deployer.system import files
 from deployer.system.trust.verify import begin, opened
 from tests import elves, tars, wheels
@@ -135,7 +136,7 @@ def test_a_changed_wheel_is_in_the_sbom(packer: Packer) -> None:
     for number, version in enumerate(("1.0", "1.0", "2.0")):
         path = folder / wheels.file_name(version=version)
         path.write_bytes(wheels.wheel({"demo.py": b""}, version=version))
-        contents = packer.contents(source)._replace(carried={f"{WHEELS_PREFIX}{path.name}": path})
+        contents = packer.contents(source)._replace(carried={f"deployer/wheels/{path.name}": path})
         fast, slow = (
             packing.pack(contents, [], packer.folder / f"{name}.tar", "zstd", cache).path.read_bytes()
             for name, cache in (("fast", packer.cache), ("slow", None))
@@ -355,7 +356,7 @@ def test_what_a_pack_finds_out_of_a_known_layer_is_kept(packer: Packer, monkeypa
     packer.pack(source)
     other = packer.contents(source)._replace(name="other")  # which its SBOM names
     packed = [packing.pack(other, [], packer.folder / "o.tar", "zstd", packer.cache).path.read_bytes()]
-    monkeypatch.setattr(packing, "_sbom", lambda *_: pytest.fail("the SBOM was made again"))
+    monkeypatch.setattr(sbom, "make", lambda *_: pytest.fail("the SBOM was made again"))
     packed.append(packing.pack(other, [], packer.folder / "o.tar", "zstd", packer.cache).path.read_bytes())
     assert packed[0] == packed[1]
     assert source.reads == len(packer.cached("*.tar")) == 1

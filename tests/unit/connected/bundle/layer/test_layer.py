@@ -9,7 +9,8 @@ import pytest
 from deployer.connected.bundle.layer import codecs, layer
 from deployer.connected.rootfs.flatten import FlattenedRootfs
 from deployer.contract.base.errors import UsageError
-from deployer.site.install.unpack import Frame, unpack
+from deployer.contract.bundle.manifest import FRAME, Segment
+from deployer.site.install.unpack import unpack
 from deployer.system import codec
 from tests.tars import root_of
 
@@ -41,8 +42,8 @@ def test_pieces_are_one_tar_and_unpack_to_the_same_files(tmp_path: Path) -> None
     assert all(abs(piece.weight - len(content)) <= 1024 for piece, content in zip(pieces, contents, strict=True))
     names = {m.name: m.size for m in tarfile.open(fileobj=io.BytesIO(b"".join(contents))) if m.isreg()}
     assert {name: size for name, size in names.items() if name.startswith("bin/")} == MIXED
-    frames = [Frame(piece.holds, len(content)) for piece, content in zip(pieces, contents, strict=True)]
-    unpack(frames, lambda number: contents[number], str(tmp_path), jobs=2)
+    frames = [Segment(FRAME, 0, 1, "", len(data), piece.holds) for piece, data in zip(pieces, contents, strict=True)]
+    unpack(frames, lambda number: contents[number], str(tmp_path), 2, lambda _: None, lambda *_: iter(()), {})
     for entry in source.entries():
         if entry.path.startswith(b"bin/"):
             written = (tmp_path / os.fsdecode(entry.path)).read_bytes()
