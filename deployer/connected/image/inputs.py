@@ -83,7 +83,7 @@ def named_files(dockerfile: str, folder: Path, paths: Iterable[str]) -> list[str
     for instruction in dockerfiles.parse(dockerfile).instructions():
         if instruction.name == "RUN" and any(flag.startswith("--mount") for flag in instruction.flags):
             return found
-        if instruction.name not in ("COPY", "ADD") or any(flag.startswith("--from=") for flag in instruction.flags):
+        if instruction.name not in ("COPY", "ADD") or instruction.flag("from"):
             continue
         sources = (instruction.exec_form() or instruction.value.split())[:-1]
         if any(set(source) & _SPECIAL for source in sources):

@@ -12,6 +12,7 @@ from packaging.version import InvalidVersion, Version
 from deployer.connected.image.definition.dockerfile import commands
 from deployer.connected.image.lint import finding
 from deployer.connected.image.lint.source import DefinitionSource, text_of
+from deployer.connected.image.wheelhouse.lock import INCLUDE, requirement_lines
 from deployer.contract.rules.findings import Finding
 
 _VERBS = ("install", "download", "wheel")
@@ -23,6 +24,7 @@ _WITH_VALUE = frozenset(
     --use-feature --use-deprecated --exists-action --global-option --python -w --wheel-dir -d --dest -e --editable
     -b --build --keyring-provider""".split()  # noqa: SIM905
 )
+_HASH = re.compile(r"--hash|#(sha256|sha384|sha512)=")
 _FILES = {"-r": "r", "--requirement": "r", "-c": "c", "--constraint": "c"}
 
 #: The Python versions of Debian's suites.
@@ -56,14 +58,13 @@ def unpinned(source: DefinitionSource) -> Iterator[Finding]:
 
 def unhashed(source: DefinitionSource) -> Iterator[Finding]:
     """Check pins.hash. pip requires a hash in every line if one line has a hash, or with ``--require-hashes``."""
-    for instruction in source.dockerfile.instructions():
-        for command in commands(instruction.words()) if instruction.name == "RUN" else ():
-            words = pip_words(command) or []
-            lines = [line for path in _named(source, words) for line in _lines(path)]
-            if "--require-hashes" in words or any(_has_hash(line.text) for line in lines):
-                for line in lines:
-                    for asked in () if _has_hash(line.text) else _asked(line.requirement, line.where):
-                        yield finding("pins.hash", asked.where, package=asked.text)
+    for words, _ in _pip_commands(source):
+        lines = [line for path in _named(source, words) for line in _lines(path)]
+        unhashed_lines = [line for line in lines if not _HASH.search(line[0])]
+        if "--require-hashes" in words or len(unhashed_lines) < len(lines):
+            for line in unhashed_lines:
+                for asked in _asked(*line):
+                    yield finding("pins.hash", asked.where, package=asked.text)
 
 
 def _named(source: DefinitionSource, words: list[str]) -> Iterator[Path]:
@@ -73,10 +74,6 @@ def _named(source: DefinitionSource, words: list[str]) -> Iterator[Path]:
         path = source.find(value or after) if _FILES.get(option) == "r" else None
         if path is not None:
             yield path
-
-
-def _has_hash(line: str) -> bool:
-    return "--hash" in line or re.search(r"#(sha256|sha384|sha512)=", line) is not None
 
 
 def itex(source: DefinitionSource) -> Iterator[Finding]:
@@ -103,12 +100,34 @@ def itex(source: DefinitionSource) -> Iterator[Finding]:
 
 def in_dockerfile(source: DefinitionSource) -> Iterator[Asked]:
     """Yield the packages requested in a Dockerfile's pip commands and their requirements files."""
+    for words, where in _pip_commands(source):
+        requested: list[Asked] = []
+        constrained: set[str] = set()
+        todo = words[::-1]
+        while todo:
+            word = todo.pop()
+            option, _, value = word.partition("=")
+            if option in _FILES:
+                path = source.find(value or (todo.pop() if todo else ""))
+                listed = list(_in_file(path)) if path else []
+                if _FILES[option] == "c":
+                    constrained |= {asked.name for asked in listed if asked.version}
+                else:
+                    requested += listed
+            elif word in _WITH_VALUE:
+                todo = todo[:-1]
+            elif not word.startswith("-"):
+                requested += _asked(word, where)
+        yield from (asked for asked in requested if asked.version or asked.name not in constrained)
+
+
+def _pip_commands(source: DefinitionSource) -> Iterator[tuple[list[str], str]]:
+    """Yield the words after ``pip install`` in each RUN, and their location for findings."""
     for instruction in source.dockerfile.instructions():
-        if instruction.name == "RUN":
-            for command in commands(instruction.words()):
-                words = pip_words(command)
-                if words is not None:
-                    yield from _in_command(source, words, source.at(instruction))
+        for command in commands(instruction.words()) if instruction.name == "RUN" else ():
+            words = pip_words(command)
+            if words is not None:
+                yield words, source.at(instruction)
 
 
 def pip_words(command: list[str]) -> list[str] | None:
@@ -124,63 +143,24 @@ def pip_words(command: list[str]) -> list[str] | None:
     return words[verbs[0] + 1 :] if verbs else None
 
 
-def _in_command(source: DefinitionSource, words: list[str], where: str) -> Iterator[Asked]:
-    found: list[Asked] = []
-    constrained: set[str] = set()
-    todo = words[::-1]
-    while todo:
-        word = todo.pop()
-        option, _, value = word.partition("=")
-        if option in _FILES:
-            name = value or (todo.pop() if todo else "")
-            path = source.find(name)
-            listed = list(_in_file(path)) if path else []
-            if _FILES[option] == "c":
-                constrained |= {asked.name for asked in listed if asked.version}
-            else:
-                found += listed
-        elif word in _WITH_VALUE:
-            todo = todo[:-1]
-        elif not word.startswith("-"):
-            found += _asked(word, where)
-    yield from (asked for asked in found if asked.version or asked.name not in constrained)
+def _in_file(path: Path) -> list[Asked]:
+    """Return the packages requested in a requirements file and the files that it includes."""
+    return [asked for line in _lines(path) for asked in _asked(*line)]
 
 
-class RequirementLine(NamedTuple):
-    """A line of a requirements file that requests a package.
-
-    Attributes:
-        text: the line.
-        requirement: its text before the options.
-        where: its location, for findings.
-    """
-
-    text: str
-    requirement: str
-    where: str
+def _lines(path: Path, seen: frozenset[Path] = frozenset()) -> Iterator[tuple[str, str]]:
+    """Yield the lines of a requirements file and its included files that request a package, and their locations."""
+    for number, line in requirement_lines(text_of(path)):
+        included = INCLUDE.match(line)
+        if included and not line.startswith(("-c", "--c")) and path not in seen:
+            yield from _lines(path.parent / included[1], seen | {path})
+        elif not line.startswith("-"):
+            yield line, f"{path}:{number}"
 
 
-def _in_file(path: Path) -> Iterator[Asked]:
-    """Yield the packages requested in a requirements file and the files that it includes."""
-    for line in _lines(path):
-        yield from _asked(line.requirement, line.where)
-
-
-def _lines(path: Path, seen: frozenset[Path] = frozenset()) -> Iterator[RequirementLine]:
-    """Yield the lines of a requirements file and its included files that request a package."""
-    number = 1
-    for text in re.split(r"(?<!\\)\n", text_of(path)):
-        line = re.sub(r"(^|\s)#.*", "", text.replace("\\\n", " ")).strip()
-        nested = re.match(r"(?:-r|--requirement)[ =]?(\S+)", line)
-        if nested and path not in seen:
-            yield from _lines(path.parent / nested[1], seen | {path})
-        elif line and not line.startswith("-"):
-            yield RequirementLine(line, re.split(r"\s--[a-z]", line)[0].strip(), f"{path}:{number}")
-        number += text.count("\n") + 1
-
-
-def _asked(text: str, where: str) -> Iterator[Asked]:
+def _asked(line: str, where: str) -> Iterator[Asked]:
     """Yield a requirement. Yield nothing for a path, a variable or an invalid line, which other rules report."""
+    text = re.split(r"\s--[a-z]", line)[0].strip()
     try:
         requirement = Requirement(text)
     except InvalidRequirement:

@@ -6,7 +6,7 @@ Its header states what it was made from, so a mismatch is detected without a net
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,8 +26,8 @@ _MADE_FOR = re.compile(r"# for: Python (\S+) on Linux (\S+) with glibc (\S+)")
 _REQUIREMENTS = re.compile(r"# requirements: sha256:([0-9a-f]{64})")
 _OF_IMAGE = re.compile(r"# of the image: (\S+)==(\S+)")
 _PIN = re.compile(r"(\S+)==(\S+) --hash=sha256:([0-9a-f]{64})  # (\S+)")
-#: Lines of a requirements file that include another file.
-_INCLUDE = re.compile(r"\s*(?:-r|-c|--requirement|--constraint)[\s=]+(\S+)")
+#: A line of a requirements file that includes another file.
+INCLUDE = re.compile(r"(?:-[rc][\s=]*|--(?:requirement|constraint)[\s=]+)(\S+)")
 _RELOCK = "run deployer build without --locked, and check in the new python.lock"
 
 
@@ -123,31 +123,31 @@ def requirements_digest(path: Path) -> str:
         done.add(file)
         text = files.read_text(str(file), "python.requirements in bundle.yaml names it")
         digest.update(f"{len(text)}\n{text}".encode())
-        todo += [file.parent / name for name in _includes(file, text)]
+        for number, line in requirement_lines(text):
+            if included := INCLUDE.fullmatch(line):
+                todo.append(file.parent / included[1])
+            else:
+                _check_line(f"{file}:{number}", line)
     return digest.hexdigest()
 
 
-def _includes(file: Path, text: str) -> Iterable[str]:
-    """Yield the files that a requirements file includes. Raises UsageError for lines that cannot be locked by name."""
-    for number, line in _lines(text):
-        if found := _INCLUDE.fullmatch(line):
-            yield found[1]
-        elif line:
-            _check_line(f"{file}:{number}", line)
+def requirement_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the lines of a requirements file with their numbers, without comments and empty lines.
 
-
-def _lines(text: str) -> Iterable[tuple[int, str]]:
-    """Yield the lines of a requirements file with their numbers, without comments. Continuation lines are joined."""
+    Continuation lines are joined.
+    """
     begun, start = "", 1
     for number, line in enumerate(text.splitlines(), 1):
         start = start if begun else number
         begun += re.sub(r"(^|\s)#.*", "", line)
         if begun.endswith("\\"):
             begun = begun[:-1] + " "
-        else:
+            continue
+        if begun.strip():
             yield start, begun.strip()
-            begun = ""
-    yield start, begun.strip()
+        begun = ""
+    if begun.strip():
+        yield start, begun.strip()
 
 
 def _check_line(where: str, line: str) -> None:

@@ -77,9 +77,11 @@ def test_the_digest_is_of_all_files_that_are_named(tmp_path: Path) -> None:
     (tmp_path / "more.txt").write_text("numpy\n-r requirements.txt\n")
     first = digest(tmp_path, "tqdm  # bars\n\n-r more.txt\n")
     assert first == digest(tmp_path, "tqdm  # bars\n\n-r more.txt\n")
-    assert first != digest(tmp_path, "tqdm\n-r more.txt\n")
+    joined = digest(tmp_path, "tqdm\n-rmore.txt\n")
+    assert first != joined
     (tmp_path / "more.txt").write_text("numpy<2\n")
     assert first != digest(tmp_path, "tqdm  # bars\n\n-r more.txt\n")
+    assert joined != digest(tmp_path, "tqdm\n-rmore.txt\n")
 
 
 def test_requirements_with_hashes_and_markers(tmp_path: Path) -> None:
