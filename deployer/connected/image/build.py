@@ -171,8 +171,9 @@ def _build(
     clean = base.ensure(client, wanted, host, say, definition.folder, options.offline)
     with_settings = settings.build_base(client, clean, host)
     if with_settings != clean:  # report this before minutes of building
-        for item in lint.named(definition, "network.base", options.accept):
-            say(f"base: {item.subject}: {item.message}; {item.remedy}")
+        for item in lint.before_build(definition):
+            if item.code == "network.base" and item.code not in options.accept:
+                say(f"base: {item.subject}: {item.message}; {item.remedy}")
     arguments = {"BASE": clean, "BUILD_BASE": with_settings, **host.proxies}
     if options.offline and definition.dockerfile_path is not None:
         offline.check_dockerfile(client, definition.dockerfile_path, arguments)

@@ -8,11 +8,7 @@ from deployer.connected.image.lint.source import DefinitionSource
 from deployer.connected.linker import commands
 from deployer.connected.linker.commands import ListedTree
 from deployer.connected.rootfs import wheels
-from deployer.contract.bundle.job import Job
 from deployer.contract.rules.findings import Finding
-
-#: The programs of Horovod's wheel, which is not part of the image.
-_HOROVOD = ("horovodrun",)
 
 
 class BuiltImage(NamedTuple):
@@ -35,7 +31,10 @@ def commands_missing(source: DefinitionSource, built: BuiltImage) -> Iterator[Fi
     """Check command.missing. Nothing is reported if the program may be in a wheel that is not cached."""
     if built.wheels is None:
         return
-    jobs = [Job(name, **job.model_dump()) for name, job in source.definition.jobs.items()]
     look = commands.in_tree(built.tree, source.definition.app_folder)
-    programs = {*wheels.programs(built.wheels), *(_HOROVOD if source.definition.horovod else ())}
-    yield from commands.findings(jobs, commands.place(look, built.env, built.workdir, programs=programs))
+    programs = set(wheels.programs(built.wheels))
+    if source.definition.horovod:
+        programs.add("horovodrun")  # its wheel is not part of the image
+    yield from commands.findings(
+        source.definition.own_jobs, commands.place(look, built.env, built.workdir, programs=programs)
+    )

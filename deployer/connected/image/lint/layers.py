@@ -51,9 +51,9 @@ def _apply(layer: FileEntries, held: dict[bytes, int], hidden: dict[bytes, int])
             replaced.add(path)
             if member.kind == FILE and member.data is not None:
                 brought[path] = member.data.size
-    below = tuple(path + b"/" for path in gone)
+    below = tuple(path + b"/" if path else b"" for path in gone)  # everything is below the root
     exact = replaced | set(gone)
-    for path in [path for path in held if path in exact or (below and path.startswith(below))]:
+    for path in [path for path in held if path in exact or path.startswith(below)]:
         hidden[path] = hidden.get(path, 0) + held.pop(path)
     held.update(brought)
 

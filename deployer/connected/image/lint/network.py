@@ -39,10 +39,8 @@ def at_run_time(source: DefinitionSource) -> Iterator[Finding]:
 
 
 def _in_words(source: DefinitionSource, words: list[str], what: str, where: str) -> Iterator[Finding]:
+    yield from _in_commands(words, what, where)
     for command in commands(words):
-        shown = downloads(command)
-        if shown:
-            yield finding("network.run-time", where, what=what, command=shown)
         for word in command[:3]:  # a script, or a script after a shell and an option
             path = source.find(word) if "/" in word or word.endswith(".sh") else None
             if path is not None:
@@ -56,11 +54,14 @@ def _in_script(path: Path, what: str) -> Iterator[Finding]:
     number = 1
     for line in re.split(r"(?<!\\)\n", text):
         if not line.lstrip().startswith("#"):
-            for command in commands(shell_words(line.replace("\\\n", " "))):
-                shown = downloads(command)
-                if shown:
-                    yield finding("network.run-time", f"{path}:{number}", what=f"{what} by {path.name}", command=shown)
+            words = shell_words(line.replace("\\\n", " "))
+            yield from _in_commands(words, f"{what} by {path.name}", f"{path}:{number}")
         number += line.count("\n") + 1
+
+
+def _in_commands(words: list[str], what: str, where: str) -> Iterator[Finding]:
+    for shown in filter(None, map(downloads, commands(words))):
+        yield finding("network.run-time", where, what=what, command=shown)
 
 
 def fetches(command: list[str]) -> str:

@@ -12,7 +12,10 @@ from deployer.cli.laptop.main import main
 from deployer.connected.image.definition.definition import load
 from deployer.connected.image.lint import RULES, hadolint
 from deployer.connected.image.lint import lint as linting
+from deployer.connected.image.lint.app import imports
+from deployer.connected.image.lint.image import commands_missing
 from deployer.connected.image.lint.layers import wasted
+from deployer.connected.image.lint.source import DefinitionSource
 from deployer.connected.rootfs.entries import FileEntry, InMemory
 from deployer.connected.rootfs.flatten import FlattenedRootfs
 from deployer.connected.rootfs.merge import Rootfs
@@ -54,7 +57,7 @@ def written(folder: Path, files: Files) -> Path:
 
 
 def found(folder: Path, files: Files) -> list[Finding]:
-    return list(linting._own(load(written(folder, files))))
+    return list(linting.before_build(load(written(folder, files))))
 
 
 def job(*words: str) -> str:
@@ -274,6 +277,7 @@ MB = 1000 * 1000
         ([layer(opt__x__a=2 * MB, opt__b=1), [FileEntry(FILE, b"./.wh.opt", 0)]], "/opt/x/a 2.0 MB"),
         ([layer(opt__a=2 * MB), layer(opt__a=3)], "deleted or overwritten by later ones: /opt/a 2.0 MB"),
         ([layer(d__a=2 * MB), [FileEntry(FOLDER, b"d", 0o755), FileEntry(FILE, b"d/.wh..wh..opq", 0)]], "/d/a 2.0 MB"),
+        ([layer(opt__a=2 * MB), [FileEntry(FILE, b".wh..wh..opq", 0)]], "/opt/a 2.0 MB"),
         ([layer(tmp__a=2 * MB, root__=1)], "carries 2.0 MB of caches and temporary files: /tmp/a 2.0 MB"),
         ([layer(var__cache__apt__x=MB, var__lib__apt__lists__y=MB)], "/var/cache/apt 1.0 MB, /var/lib/apt 1.0 MB"),
     ],
@@ -369,7 +373,8 @@ RIGHT_IMAGES: list[ImageCase] = [
 
 def in_image(folder: Path, files: Files, programs: tuple[str, ...], modules: tuple[str, ...]) -> list[Finding]:
     definition, root = load(written(folder, files)), an_image(*programs, modules=modules)
-    return list(linting._of_image(definition, linting._built(definition, FlattenedRootfs(root), {})))
+    source, built = DefinitionSource(definition), linting.built_image(definition, FlattenedRootfs(root), {})
+    return [*commands_missing(source, built), *imports(source, built)]
 
 
 @pytest.mark.parametrize(("code", "files", "programs", "modules"), OF_IMAGES)
@@ -499,5 +504,5 @@ def test_build_refuses_what_lint_calls_an_error_before_it_looks_for_an_engine(tm
 
 def test_one_error_is_said_in_one_line_with_its_remedy() -> None:
     with pytest.raises(Refused) as caught:
-        linting.refused([Finding("x.y", ERROR, "Dockerfile:1", "it is wrong", "mend it")])
+        linting.refuse_errors([Finding("x.y", ERROR, "Dockerfile:1", "it is wrong", "mend it")])
     assert caught.value.lines() == ["deployer: error: Dockerfile:1: x.y: it is wrong", "hint: mend it"]
