@@ -48,11 +48,20 @@ def indexes(host: BuildSettings, folders: Sequence[Path] = ()) -> Iterator[Index
         settings.write_text(host.pip)
         shared = {**process.base_environment("NETRC"), **host.proxies}
         pip = {**shared, "PIP_CONFIG_FILE": str(settings)}
-        own = {**shared, **uv_proxies(values), "UV_CACHE_DIR": str(caches.RESOLVER.folder)}
+        uv = {**shared, "UV_CACHE_DIR": str(caches.RESOLVER.folder)}
+        if values.get("proxy"):
+            uv["HTTP_PROXY"] = uv["HTTPS_PROXY"] = values["proxy"][0]
         if host.ca:
-            pip["PIP_CERT"] = own["SSL_CERT_FILE"] = str(certificates)
-        found = [f"--find-links={link}" for link in links]
-        yield Indexes(found, pip, [*uv_options(values), *found], own)
+            pip["PIP_CERT"] = uv["SSL_CERT_FILE"] = str(certificates)
+        pip_options = [f"--find-links={link}" for link in links]
+        # pip uses the best release in all indexes. By default, uv uses only the first index that has the package.
+        uv_options = ["--system-certs", "--index-strategy=unsafe-best-match"]
+        uv_options += [f"--default-index={url}" for url in values.get("index-url", [])[:1]]
+        uv_options += [f"--index={url}" for url in values.get("extra-index-url", [])]
+        uv_options += [f"--allow-insecure-host={name}" for name in values.get("trusted-host", [])]
+        if values.get("no-index", ["no"])[0].lower() in ("1", "true", "yes"):
+            uv_options.append("--no-index")
+        yield Indexes(pip_options, pip, [*uv_options, *pip_options], uv)
 
 
 def pip_values(text: str) -> dict[str, list[str]]:
@@ -64,18 +73,3 @@ def pip_values(text: str) -> dict[str, list[str]]:
         raise UsageError(f"cannot read pip.conf: {error}") from error
     sections = [section for section in ("global", "install", "download") if parser.has_section(section)]
     return {key: value.split() for section in sections for key, value in parser.items(section)}
-
-
-def uv_options(values: dict[str, list[str]]) -> list[str]:
-    """Return uv's options for the indexes of a pip.conf."""
-    # pip uses the best release in all indexes. By default, uv uses only the first index that has the package.
-    options = ["--system-certs", "--index-strategy=unsafe-best-match"]
-    options += [f"--default-index={url}" for url in values.get("index-url", [])[:1]]
-    options += [f"--index={url}" for url in values.get("extra-index-url", [])]
-    options += [f"--allow-insecure-host={host}" for host in values.get("trusted-host", [])]
-    return [*options, *(["--no-index"] if values.get("no-index", ["no"])[0].lower() in ("1", "true", "yes") else [])]
-
-
-def uv_proxies(values: dict[str, list[str]]) -> dict[str, str]:
-    """Return the variables for uv with the same effect as pip's proxy setting."""
-    return {name: values["proxy"][0] for name in ("HTTP_PROXY", "HTTPS_PROXY") if values.get("proxy")}

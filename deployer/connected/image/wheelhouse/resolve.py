@@ -10,7 +10,7 @@ import tempfile
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import tomli
@@ -18,6 +18,7 @@ import uv
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from deployer.connected.image.wheelhouse.indexes import Indexes
 from deployer.connected.image.wheelhouse.lock import Lock, Pin
 from deployer.connected.image.wheelhouse.target import Target
 from deployer.contract.base.errors import TransferError, UsageError
@@ -33,19 +34,7 @@ _NO_NETWORK = re.compile(
 )
 
 
-class PackageSource(NamedTuple):
-    """Where uv finds packages, converted from pip's settings.
-
-    Attributes:
-        options: options of uv.
-        environment: variables for uv.
-    """
-
-    options: Sequence[str] = ()
-    environment: Mapping[str, str] = {}
-
-
-def resolve(requirements: Path, digest: str, target: Target, source: PackageSource, kept: Sequence[Pin] = ()) -> Lock:
+def resolve(requirements: Path, digest: str, target: Target, sources: Indexes, kept: Sequence[Pin] = ()) -> Lock:
     """Return the lock of a requirements file.
 
     Args:
@@ -56,18 +45,18 @@ def resolve(requirements: Path, digest: str, target: Target, source: PackageSour
         UsageError: the resolver found no solution. The message has its reason.
         TransferError: no index responds.
     """
-    pins, of_image = read(_compiled(requirements, target, source, kept), target)
+    pins, of_image = _pins_of(_compiled(requirements, target, sources, kept), target)
     return Lock(target._replace(packages={}), digest, pins, of_image)
 
 
-def held_back(requirements: Path, target: Target, source: PackageSource, pins: Sequence[Pin]) -> Iterator[str]:
+def held_back(requirements: Path, target: Target, sources: Indexes, pins: Sequence[Pin]) -> Iterator[str]:
     """Yield a remark for each requirement whose newest release is not locked.
 
     Another package may allow only an older release. Or the newest release depends on something without a wheel. uv then
     silently goes back, if necessary by years, to a release whose dependencies all have wheels.
     """
     locked = {pin.name: pin.version for pin in pins}
-    for newest in read(_compiled(requirements, target, source, (), "--no-deps"), target)[0]:
+    for newest in _pins_of(_compiled(requirements, target, sources, (), "--no-deps"), target)[0]:
         was = locked.get(newest.name, newest.version)
         if Version(was) < Version(newest.version):
             yield (
@@ -77,39 +66,27 @@ def held_back(requirements: Path, target: Target, source: PackageSource, pins: S
             )
 
 
-def _compiled(requirements: Path, target: Target, source: PackageSource, kept: Sequence[Pin], *options: str) -> str:
+def _compiled(requirements: Path, target: Target, sources: Indexes, kept: Sequence[Pin], *options: str) -> str:
     """Return the pylock.toml written by uv. Raises UsageError, TransferError."""
     with tempfile.TemporaryDirectory(prefix="deployer-resolve-") as folder:
         output = Path(folder) / "pylock.toml"
-        if kept:
-            output.write_text(_preferences(kept))
+        if kept:  # a minimal pylock.toml with the releases that uv should prefer
+            packages = [f'[[packages]]\nname = "{pin.name}"\nversion = "{pin.version}"\n' for pin in kept]
+            output.write_text("\n".join(['lock-version = "1.0"\ncreated-by = "deployer"\n', *packages]))
         constraints = Path(folder) / "constraints.txt"
         constraints.write_text("".join(_stand_ins(Path(folder), target.packages)))
         argv = [
-            uv.find_uv_bin(),
-            *_argv(requirements, target),
-            *options,
-            f"--constraint={constraints}",
-            f"--output-file={output}",
-        ]
-        environment = {
-            **process.base_environment("XDG_CACHE_HOME"),
-            "UV_PYTHON_DOWNLOADS": "never",
-            **source.environment,
-        }
-        done = process.run([*argv, *source.options], _TIMEOUT, environment, cwd=str(requirements.parent), check=False)
+            uv.find_uv_bin(), "pip", "compile", "--quiet", "--no-config", "--no-header", "--format=pylock.toml",
+            "--only-binary=:all:", "--no-python-downloads", f"--python={sys.executable}",
+            f"--python-version={target.python[0]}.{target.python[1]}", f"--python-platform={platform(target)}",
+            requirements.name, *options, f"--constraint={constraints}", f"--output-file={output}", *sources.uv_options,
+        ]  # fmt: skip
+        environment = process.base_environment("XDG_CACHE_HOME")
+        environment |= {"UV_PYTHON_DOWNLOADS": "never", **sources.uv_environment}
+        done = process.run(argv, _TIMEOUT, environment, cwd=str(requirements.parent), check=False)
         if done.returncode != 0:
             raise _unsolved(requirements, target, done.stderr)
         return output.read_text()
-
-
-def _argv(requirements: Path, target: Target) -> list[str]:
-    python = ".".join(map(str, target.python))
-    return [
-        "pip", "compile", "--quiet", "--no-config", "--no-header", "--format=pylock.toml", "--only-binary=:all:",
-        "--no-python-downloads", f"--python={sys.executable}", f"--python-version={python}",
-        f"--python-platform={platform(target)}", requirements.name,
-    ]  # fmt: skip
 
 
 def platform(target: Target) -> str:
@@ -120,7 +97,7 @@ def platform(target: Target) -> str:
     return f"{target.machine}-manylinux_2_{max(known)}"
 
 
-def read(text: str, target: Target) -> tuple[tuple[Pin, ...], dict[str, str]]:
+def _pins_of(text: str, target: Target) -> tuple[tuple[Pin, ...], dict[str, str]]:
     """Return the pins of a pylock.toml, and the image's packages that they depend on.
 
     Raises:
@@ -138,12 +115,6 @@ def read(text: str, target: Target) -> tuple[tuple[Pin, ...], dict[str, str]]:
             raise UsageError(f"{name} {package.get('version', '')} has no wheel for {target}", _build_it(str(name)))
         pins.append(Pin(str(name), str(package["version"]), wheels[best], best))
     return tuple(pins), of_image
-
-
-def _preferences(kept: Iterable[Pin]) -> str:
-    """Return a minimal pylock.toml with the releases that uv should prefer."""
-    packages = [f'[[packages]]\nname = "{pin.name}"\nversion = "{pin.version}"\n' for pin in kept]
-    return "\n".join(['lock-version = "1.0"\ncreated-by = "deployer"\n', *packages])
 
 
 def _file_name(wheel: Mapping[str, Any]) -> str:

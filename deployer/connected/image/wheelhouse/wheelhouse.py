@@ -158,15 +158,16 @@ def _lock(
         return lock, False
     _refuse_drift(file, drift, mode)
     say(f"wheels: resolve {asked.name} for {target}: {drift if lock else 'there is no lock yet'}")
-    source = resolve.PackageSource(sources.uv_options, sources.uv_environment)
     kept = lock.pins if lock and not mode.upgrade else ()
-    fresh = resolve.resolve(asked, digest, target, source, kept)
+    fresh = resolve.resolve(asked, digest, target, sources, kept)
     files.write_text(str(file), fresh.text())
     for line in _changes(lock, fresh):
         say(f"wheels: {line}")
     was = {pin.name: pin for pin in kept}  # packages whose old pin is kept are not reported
     with contextlib.suppress(DeployerError):  # the lock is good, so it is not an error if an index stops responding
-        for remark in resolve.held_back(asked, target, source, [pin for pin in fresh.pins if was.get(pin.name) != pin]):
+        for remark in resolve.held_back(
+            asked, target, sources, [pin for pin in fresh.pins if was.get(pin.name) != pin]
+        ):
             terminal.warn(remark)
     return fresh, fresh != lock
 
@@ -235,42 +236,32 @@ def _fetch(pins: Sequence[Pin], target: Target, sources: Indexes) -> None:
     with files.errors_named(f"write {folder()}"):
         folder().mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=caches.UNFINISHED, dir=folder()) as name:
-            place = Path(name)
+            place, fetched = Path(name), Path(name, "fetched")
             asked = place / "asked.txt"
             asked.write_text("".join(f"{pin.name}=={pin.version} --hash=sha256:{pin.sha256}\n" for pin in pins))
-            argv = _argv(asked, place / "got", target, sources)
+            argv = [
+                sys.executable, "-m", "pip", "download", "--no-deps", "--require-hashes", "--only-binary=:all:",
+                "--no-input", "--quiet", "--no-cache-dir", "--disable-pip-version-check", "--implementation=cp",
+                f"--python-version={target.python[0]}.{target.python[1]}", *(f"--abi={abi}" for abi in target.abis()),
+                *(f"--platform={platform}" for platform in [*target.platforms(), "any"]),
+                *sources.pip_options, f"--dest={fetched}", f"--requirement={asked}",
+            ]  # fmt: skip
             environment = {**sources.pip_environment, "TMPDIR": name}
             pip = functools.partial(process.run, argv, _FETCH_TIMEOUT, environment, check=False)
             done = progress.of_folder("fetch wheels", place, None, pip)
             if done.returncode != 0:
                 raise _failed(done)
             for pin in pins:
-                file = place / "got" / pin.wheel
-                if not file.is_file():
-                    raise TransferError(f"pip did not download {pin.wheel}, only {', '.join(_names(place / 'got'))}")
-                _keep(file, pin)
-
-
-def _argv(asked: Path, to: Path, target: Target, sources: Indexes) -> list[str]:
-    return [
-        sys.executable, "-m", "pip", "download", "--no-deps", "--require-hashes", "--only-binary=:all:", "--no-input",
-        "--quiet", "--no-cache-dir", "--disable-pip-version-check", "--implementation=cp",
-        f"--python-version={target.python[0]}.{target.python[1]}",
-        *(f"--abi={abi}" for abi in target.abis()), *(f"--platform={name}" for name in [*target.platforms(), "any"]),
-        *sources.pip_options, f"--dest={to}", f"--requirement={asked}",
-    ]  # fmt: skip
-
-
-def _names(place: Path) -> list[str]:
-    return sorted(file.name for file in place.iterdir()) if place.is_dir() else []
+                if not (fetched / pin.wheel).is_file():
+                    others = ", ".join(sorted(file.name for file in fetched.glob("*")))
+                    raise TransferError(f"pip did not download {pin.wheel}, only {others}")
+                _keep(fetched / pin.wheel, pin)
 
 
 def _failed(done: process.Completed) -> DeployerError:
     """Return the error that matches pip's output."""
-    said = " ".join(
-        line.removeprefix("ERROR: ").strip() for line in done.stderr.splitlines() if line.startswith("ERROR")
-    )
-    said = said or done.last_words()
+    lines = [line.removeprefix("ERROR: ").strip() for line in done.stderr.splitlines() if line.startswith("ERROR")]
+    reason = " ".join(lines) or done.last_words()
     if "No module named pip" in done.stderr:
         return MissingTool("fetching wheels needs pip in the environment of deployer", f"{sys.executable} -m ensurepip")
     if "No space left on device" in done.stderr:
@@ -281,7 +272,7 @@ def _failed(done: process.Completed) -> DeployerError:
         hint = "if the index no longer has it, name its folder with --find-links, or remove python.lock and build again"
         if "connection broken" in done.stderr or "SSLError" in done.stderr:
             hint = "check that the index is reachable and the CA bundle is right: pip config list, --ca-bundle"
-            return TransferError(f"cannot fetch wheels: {said}", hint)
-        return UsageError(f"cannot fetch wheels: {said}", hint)
+            return TransferError(f"cannot fetch wheels: {reason}", hint)
+        return UsageError(f"cannot fetch wheels: {reason}", hint)
     hint = "check that the index is reachable, then build again: complete downloads are kept"
-    return TransferError(f"cannot fetch wheels: {said}", hint)
+    return TransferError(f"cannot fetch wheels: {reason}", hint)

@@ -13,7 +13,7 @@ from deployer.connected.image.definition.definition import Definition
 from deployer.connected.image.definition.settings import BuildSettings
 from deployer.connected.image.wheelhouse import lock as locks
 from deployer.connected.image.wheelhouse import wheelhouse
-from deployer.connected.image.wheelhouse.indexes import Indexes, indexes, pip_values, uv_options
+from deployer.connected.image.wheelhouse.indexes import Indexes, indexes, pip_values
 from deployer.connected.image.wheelhouse.lock import Pin
 from deployer.connected.image.wheelhouse.target import Target
 from deployer.connected.image.wheelhouse.wheelhouse import Mode
@@ -278,11 +278,7 @@ def test_pack_says_what_a_build_has_to_do_first(build: Build, definition: Defini
 
 def test_pips_settings_in_uvs_words(tmp_path: Path) -> None:
     text = "[global]\nindex-url = https://a.invalid/simple\nextra-index-url = https://b.invalid/x\n    https://c.invalid/x\n"
-    values = pip_values(text + "trusted-host = a.invalid\nproxy = http://p.invalid:1\n")
-    assert uv_options(values)[2:] == [
-        "--default-index=https://a.invalid/simple", "--index=https://b.invalid/x", "--index=https://c.invalid/x",
-        "--allow-insecure-host=a.invalid",
-    ]  # fmt: skip
+    text += "trusted-host = a.invalid\nproxy = http://p.invalid:1\n"
     host = BuildSettings(b"-----BEGIN CERTIFICATE-----", text, {}, {"no_proxy": "x"}, find_links=(str(tmp_path),))
     with indexes(host) as found:
         certificates = Path(found.pip_environment["PIP_CERT"])
@@ -290,7 +286,11 @@ def test_pips_settings_in_uvs_words(tmp_path: Path) -> None:
         assert found.uv_environment["SSL_CERT_FILE"] == str(certificates)
         assert found.uv_environment["no_proxy"] == "x"
         assert Path(found.pip_environment["PIP_CONFIG_FILE"]).read_text() == text
-        assert f"--find-links={tmp_path}" in found.uv_options
+        assert found.uv_environment["HTTPS_PROXY"] == "http://p.invalid:1"
+        assert found.uv_options[2:] == [
+            "--default-index=https://a.invalid/simple", "--index=https://b.invalid/x", "--index=https://c.invalid/x",
+            "--allow-insecure-host=a.invalid", f"--find-links={tmp_path}",
+        ]  # fmt: skip
         assert f"--find-links={tmp_path}" in found.pip_options
     assert not certificates.exists()
     with pytest.raises(UsageError, match="does not exist"), indexes(host, [tmp_path / "gone"]):
