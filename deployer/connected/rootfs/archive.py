@@ -13,7 +13,7 @@ import posixpath
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any, NamedTuple, Protocol
+from typing import IO, Any, NamedTuple
 
 import zstandard
 
@@ -123,11 +123,9 @@ def flat_chunks(path: Path, scratch: Scratch) -> Iterator[bytes]:
 
 def uncompressed(part: ArchivePart) -> Iterator[bytes]:
     """Yield the bytes of a layer, uncompressed. Raises UsageError if the layer is broken."""
-    magic = _magic(part)
-    raw = io.BufferedReader(files.Window(part.stream.fileno(), part.offset, part.size), _CHUNK)
-    stream = raw if magic is None else _decoder(raw, magic)
+    read = _reader(part, _magic(part))
     with _broken_codec():
-        yield from iter(lambda: stream.read(_CHUNK), b"")
+        yield from iter(lambda: read(_CHUNK), b"")
 
 
 @contextlib.contextmanager
@@ -193,9 +191,8 @@ def _docker(opened: _Opener) -> Layered:
         raise UsageError(f"the archive holds {len(images)} images: {names}", "save only one of them")
     config = _json(opened(str(images[0]["Config"])).read(), dict)
     parts = [opened(str(name)) for name in images[0].get("Layers") or []]
-    digests = _diff_ids(config, len(parts))
-    plain = [digest if _magic(part) is None else "" for part, digest in zip(parts, digests, strict=True)]
-    return Layered(config, list(zip(parts, plain, strict=True)))
+    layers = zip(parts, _diff_ids(config, len(parts)), strict=True)
+    return Layered(config, [(part, "" if _magic(part) else digest) for part, digest in layers])
 
 
 def _oci(opened: _Opener) -> Layered:
@@ -295,10 +292,10 @@ def entries_of(part: ArchivePart, scratch: Scratch) -> FileEntries:
     if magic is None:
         yield from tarreader.entries_of(Slice(*part))
         return
-    stream = _decoder(io.BufferedReader(files.Window(part.stream.fileno(), part.offset, part.size), _CHUNK), magic)
+    read = _reader(part, magic)
     with _broken_codec():
-        yield from tarreader.entries_of(Spooled(stream.read, scratch.spool))
-        while stream.read(_CHUNK):  # read the zeros after the tar's end, because the codec's own checksum follows them
+        yield from tarreader.entries_of(Spooled(read, scratch.spool))
+        while read(_CHUNK):  # read the zeros after the tar's end, because the codec's own checksum follows them
             pass
 
 
@@ -313,12 +310,9 @@ def _broken_codec() -> Iterator[None]:
         raise UsageError(f"the compressed tar is broken or cut off: {error}") from error
 
 
-class _Decoder(Protocol):
-    def read(self, size: int) -> bytes: ...
-
-
-def _decoder(raw: Any, magic: bytes) -> _Decoder:
-    if magic == _GZIP:
-        return gzip.GzipFile(fileobj=raw, mode="rb")
-    decoder: _Decoder = zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True, read_size=_CHUNK)
-    return decoder
+def _reader(part: ArchivePart, magic: bytes | None) -> Callable[[int], bytes]:
+    """Return a function that reads the next bytes of a layer, uncompressed."""
+    raw = io.BufferedReader(files.Window(part.stream.fileno(), part.offset, part.size), _CHUNK)
+    if magic == _ZSTD:
+        return zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True, read_size=_CHUNK).read
+    return gzip.GzipFile(fileobj=raw).read if magic else raw.read

@@ -51,7 +51,8 @@ def ensure(client: docker.DockerClient, path: Path, sha256: str | None, say: Cal
     with Scratch(Path(tempfile.gettempdir())) as scratch, engine.errors_named(client, f"load {path}"):
         layered = archive.layered(path, scratch)
         if layered is None:
-            _import(client, archive.flat_chunks(path, scratch), tag)
+            repository, _, version = tag.rpartition(":")
+            client.api.import_image(src=archive.flat_chunks(path, scratch), repository=repository, tag=version)
         else:
             _load(client, _image_archive(layered, tag, scratch), path)
     return tag
@@ -79,21 +80,16 @@ def digest_of(path: Path) -> str:
     return state.hexdigest()
 
 
-def _import(client: docker.DockerClient, chunks: Iterator[bytes], tag: str) -> None:
-    repository, _, version = tag.rpartition(":")
-    client.api.import_image(src=chunks, repository=repository, tag=version)
-
-
 def _load(client: docker.DockerClient, chunks: Iterator[bytes], path: Path) -> None:
     answer: Iterator[dict[str, Any]] = client.api.load_image(chunks)  # type: ignore[no-untyped-call]
     for message in answer:
         if "error" in message:
-            said = str(message["error"])
-            if engine.is_full(said):
-                raise SpaceError(f"cannot load {path}: {said}", engine.FREE_SPACE)
-            if "invalid diffID" in said:
-                raise IntegrityError(f"{path} is damaged: {said}")
-            raise DeployerError(f"cannot load {path}: {said}")
+            reason = str(message["error"])
+            if engine.is_full(reason):
+                raise SpaceError(f"cannot load {path}: {reason}", engine.FREE_SPACE)
+            if "invalid diffID" in reason:
+                raise IntegrityError(f"{path} is damaged: {reason}")
+            raise DeployerError(f"cannot load {path}: {reason}")
 
 
 def _image_archive(layered: archive.Layered, tag: str, scratch: Scratch) -> Iterator[bytes]:

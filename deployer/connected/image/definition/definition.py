@@ -228,14 +228,14 @@ class JobDefinition(Model):
     @classmethod
     def _possible(cls, environment: dict[str, str]) -> dict[str, str]:
         """Refuse variables that a job cannot have."""
-        found: list[tuple[KeyPath, str]] = []
+        problems: list[tuple[KeyPath, str]] = []
         for name, value in environment.items():
             try:
                 variables.check({name: value})
             except UsageError as error:
-                found.append(((name,), f"{error.message.partition(': ')[2]} ({error.hint})"))
-        if found:
-            raise Problems(found)
+                problems.append(((name,), f"{error.message.partition(': ')[2]} ({error.hint})"))
+        if problems:
+            raise Problems(problems)
         variables.check(environment)
         return environment
 
@@ -303,16 +303,16 @@ class Definition(Model):
         """Refuse Horovod without a framework, or with a stage that is not in the Dockerfile."""
         if horovod is None:
             return None
-        found: list[tuple[KeyPath, str]] = []
+        problems: list[tuple[KeyPath, str]] = []
         if "framework" in info.data and info.data["framework"] is None:
-            found.append(((), "needs a framework: write framework: tensorflow, or pytorch"))
+            problems.append(((), "needs a framework: write framework: tensorflow, or pytorch"))
         if isinstance(info.context, Path) and "dockerfile" in info.data:
             stages = _stages(info.context / (info.data.get("context") or "") / str(info.data["dockerfile"]))
             if horovod.stage not in stages:
                 known = ", ".join(stages) or "none"
-                found.append((("stage",), f"the Dockerfile has no stage {horovod.stage!r}; it names: {known}"))
-        if found:
-            raise Problems(found)
+                problems.append((("stage",), f"the Dockerfile has no stage {horovod.stage!r}; it names: {known}"))
+        if problems:
+            raise Problems(problems)
         return horovod
 
     @field_validator("mpi")
@@ -330,14 +330,15 @@ class Definition(Model):
     @model_validator(mode="after")
     def _links_lead_somewhere(self, info: ValidationInfo) -> "Definition":
         """Refuse links to data and files that are not in the bundle."""
-        found: list[tuple[KeyPath, str]] = []
-        for name, job in self.jobs.items():
-            for place, source in job.links.items():
-                problem = self._unlinked(source, info.context if isinstance(info.context, Path) else None)
-                if problem:
-                    found.append((("jobs", name, "links", place), problem))
-        if found:
-            raise Problems(found)
+        folder = info.context if isinstance(info.context, Path) else None
+        problems = [
+            (("jobs", name, "links", place), problem)
+            for name, job in self.jobs.items()
+            for place, source in job.links.items()
+            if (problem := self._unlinked(source, folder))
+        ]
+        if problems:
+            raise Problems(problems)
         return self
 
     def _unlinked(self, source: str, folder: Path | None) -> str | None:
@@ -364,16 +365,8 @@ class Definition(Model):
             if not self.jobs:
                 raise Problems([(("jobs",), "must not be empty: with a base there is at least one job")])
             return self
-        image = {
-            "app",
-            "python",
-            "framework",
-            "horovod",
-            "mpi",
-            "context",
-            "dockerfile",
-            "jobs",
-        } & self.model_fields_set
+        of_images = {"app", "python", "framework", "horovod", "mpi", "context", "dockerfile", "jobs"}
+        image = of_images & self.model_fields_set
         if image or not self.data or any(data.folder is None for data in self.data.values()):
             also = f", and has {', '.join(sorted(image))}" if image else ""
             message = "either give a base (base: {debian: bookworm}), or data folders alone, for others to use"

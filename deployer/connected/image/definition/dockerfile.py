@@ -15,6 +15,8 @@ _FLAG = re.compile(r"^(--[a-z]+(?:=\S*)?)\s+")
 _HEREDOC = re.compile(r"(?<!<)<<-?\s*([\"']?)([A-Za-z_]\w*)\1")
 _VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?([-+])([^}]*))?\}|(\w+))")
 
+#: Words of the shell before, between and after commands.
+_BETWEEN = ("{", "}", "then", "do", "else", "if", "while", "!", "time")
 #: Programs that run the command in their arguments.
 _BEFORE = ("env", "sudo", "exec", "command", "nohup", "time")
 
@@ -124,7 +126,7 @@ class Dockerfile(NamedTuple):
             # A name refers to the last earlier stage of that name. A number also identifies a stage.
             before = self.stages[: self.stages.index(found[0])]
             wanted = found[0].base.lower()
-            named = [each for number, each in enumerate(before) if wanted in (each.name, str(number)) and wanted]
+            named = [stage for number, stage in enumerate(before) if wanted in (stage.name, str(number)) and wanted]
             if not named:
                 return found
             found.insert(0, named[-1])
@@ -178,17 +180,7 @@ def commands(words: list[str]) -> Iterator[list[str]]:
     """Yield the simple commands of a shell line, without preceding assignments, env, sudo and exec."""
     command: list[str] = []
     for word in [*words, ";"]:
-        if (word and not set(word) - set(";&|()")) or word in (
-            "{",
-            "}",
-            "then",
-            "do",
-            "else",
-            "if",
-            "while",
-            "!",
-            "time",
-        ):
+        if (word and not set(word) - set(";&|()")) or word in _BETWEEN:
             if command:
                 yield command
             command = []

@@ -43,8 +43,8 @@ class BuildSettings(NamedTuple):
     Attributes:
         ca: certificates in PEM.
         pip: the text of a pip.conf.
+        apt: apt's options for proxies, with their values.
         proxies: proxy variables, with their values.
-        proxies: variables for proxies, with their values.
         sources: the text of a sources.list that replaces Debian's mirror.
         find_links: folders and pages with packages, for programs on this host.
     """
