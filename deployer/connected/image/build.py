@@ -1,13 +1,11 @@
 """build: make the image of a definition in the Docker engine."""
 
 import contextlib
+import functools
 import json
 import os
-import re
-import tempfile
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
@@ -15,38 +13,27 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple, TypeVar
 
 import docker
-from docker.errors import APIError
-from tqdm import tqdm
 
 from deployer.connected.ground import engine, progress
-from deployer.connected.image import context, inputs, interpreter, variants
+from deployer.connected.image import inputs, interpreter, variants
 from deployer.connected.image.bases import alone, base, imported
+from deployer.connected.image.classic_builder import ImageBuild, Transcript
 from deployer.connected.image.definition import offline, settings
 from deployer.connected.image.definition.definition import Base, Definition
-from deployer.connected.image.last_build import record_of
+from deployer.connected.image.last_build import last_record, record_of
 from deployer.connected.image.lint import lint
 from deployer.connected.image.variants import HorovodVariant
 from deployer.connected.image.wheelhouse import wheelhouse
 from deployer.connected.image.wheelhouse.indexes import indexes
 from deployer.connected.image.wheelhouse.target import Target
 from deployer.contract.base import json_records
-from deployer.contract.base.errors import DeployerError, JobFailed, Refused, SpaceError, UsageError
-from deployer.system import files, terminal
+from deployer.contract.base.errors import DeployerError, Refused, UsageError
+from deployer.system import files
 
-#: Lines at the end of a failed step's log to search for the reason, and the maximum length of a printed line.
-_TAIL = 400
-_SHOWN = 300
-_LAST = 8  # lines to search for a full disk
-_SHOWN_STEP = 100
-
-_STEP = re.compile(r"^Step (\d+)/(\d+) : (.*)$")
-_COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _Result = TypeVar("_Result")
 #: Seconds that a failed build waits for the thread of the variants, which may be copying a variant out of its image.
 _ENDS_SECONDS = 2
 _writing = threading.Lock()
-#: Lines of the engine itself between the lines of a step.
-_REMARK = re.compile(r"^( ---> |Removing intermediate container )")
 
 
 class BuildOptions(NamedTuple):
@@ -71,11 +58,6 @@ class BuildOptions(NamedTuple):
     mode: wheelhouse.Mode = wheelhouse.Mode()
     find_links: Sequence[Path] = ()
     families: Sequence[str] | None = None
-
-    @property
-    def offline(self) -> bool:
-        """Return whether downloads are forbidden."""
-        return self.mode.offline
 
 
 class BuildResult(NamedTuple):
@@ -151,7 +133,7 @@ def _build_alone(
     """Make the image file of a definition whose image is only its base."""
     began = time.monotonic()
     host = settings.from_host(options.ca_bundle, options.pip_conf, os.environ, options.apt_sources)
-    path = alone.build(wanted, definition.folder, host, say, options.offline)
+    path = alone.build(wanted, definition.folder, host, say, options.mode.offline)
     size = path.stat().st_size
     with files.errors_named(f"read {path}"), open(path, "rb") as stream, progress.bar("check for traces", size) as bar:
         found = first_trace(iter(lambda: stream.read(files.CHUNK), b""), host.traces(), bar) if wanted.debian else ""
@@ -168,214 +150,64 @@ def _build(
     began = time.monotonic()
     wheelhouse.check_early(definition, options.mode)
     host = settings.from_host(options.ca_bundle, options.pip_conf, os.environ, options.apt_sources)
-    clean = base.ensure(client, wanted, host, say, definition.folder, options.offline)
+    clean = base.ensure(client, wanted, host, say, definition.folder, options.mode.offline)
     with_settings = settings.build_base(client, clean, host)
     if with_settings != clean:  # report this before minutes of building
         for item in lint.before_build(definition):
             if item.code == "network.base" and item.code not in options.accept:
                 say(f"base: {item.subject}: {item.message}; {item.remedy}")
     arguments = {"BASE": clean, "BUILD_BASE": with_settings, **host.proxies}
-    if options.offline and definition.dockerfile_path is not None:
+    if options.mode.offline and definition.dockerfile_path is not None:
         offline.check_dockerfile(client, definition.dockerfile_path, arguments)
     receipt = record_of(definition)
     log = receipt.with_suffix(".log")
     with files.errors_named(f"write {log}"):
         log.parent.mkdir(parents=True, exist_ok=True)
         with open(log, "w", encoding="utf-8") as stream, ExitStack() as beside:
-            transcript = Transcript(
-                definition.tag, str(log), lambda line: _both(stream, say, line), offline.HINT if options.offline else ""
-            )
+
+            def write(line: str) -> None:
+                with _writing:  # variants print from another thread
+                    stream.write(line + "\n")
+                    stream.flush()  # for `tail -f`
+                    say(line)
+
+            advice = offline.HINT if options.mode.offline else ""
+            transcript = Transcript(definition.tag, str(log), write, advice)
             labels = {inputs.LABEL: inputs.label(client, definition, clean)}
-            own = _ImageBuild(client, arguments, options, transcript, labels=labels)
-            image, made = _image_and_variants(own, definition, host.proxies, beside)
+            own = ImageBuild(
+                client, arguments, transcript, options.no_cache, options.mode.offline, target=None, labels=labels
+            )
+            image, compiled = _image_and_variants(own, definition, options.families, host.proxies, beside)
             config = engine.image_config(client, image)
-            last = _last(receipt, image, with_settings)
-            if last is None:
+            last = last_record(definition)
+            if (last.get("image"), last.get("build_base")) != (image, with_settings):
+                last = {}  # that build made or checked something else
                 _check(client, config, clean, with_settings, host)
-            compiled = made()
-    target, house = _wheelhouse(client, definition, image, last, host, options, say)
+            horovod = compiled()
+    target, house = None, wheelhouse.Wheelhouse()
+    if definition.python is not None:
+        known = json_records.Fields(last, str(receipt)).maybe_child("target")
+        target = Target.read(known) if known else interpreter.ask(client, image, definition.tag)
+        with indexes(host, options.find_links) as sources:
+            house = wheelhouse.prepare(definition, target, sources, options.mode, say)
     repository, _, version = definition.tag.rpartition(":")
     with engine.errors_named(client, f"name {definition.tag}"):
         client.api.tag(image, repository, version, force=True)
     built = BuildResult(
         definition.name, definition.version, image, clean, int(config["Size"]), round(time.monotonic() - began, 3),
-        definition.tag, transcript.steps, transcript.cached, str(log), len(house.wheels), house.relocked, compiled,
+        definition.tag, transcript.steps, transcript.cached, str(log), len(house.wheels), house.relocked, horovod,
     )  # fmt: skip
-    known = {"build_base": with_settings, "target": target.record() if target else None}
-    files.write_text(str(receipt), json_records.pretty({**built.record(), **known}))
+    known_next_time = {"build_base": with_settings, "target": target.record() if target else None}
+    files.write_text(str(receipt), json_records.pretty({**built.record(), **known_next_time}))
     return built
 
 
-def _wheelhouse(
-    client: docker.DockerClient,
-    definition: Definition,
-    image: str,
-    last: json_records.Fields | None,
-    host: settings.BuildSettings,
-    options: BuildOptions,
-    say: Callable[[str], None],
-) -> tuple[Target | None, wheelhouse.Wheelhouse]:
-    """Return the image's Python and its wheelhouse. ``last`` is the record of an earlier build of the same image."""
-    if definition.python is None:
-        return None, wheelhouse.Wheelhouse()
-    known = last.maybe_child("target") if last else None
-    target = Target.read(known) if known else interpreter.ask(client, image, definition.tag)
-    with indexes(host, options.find_links) as sources:
-        return target, wheelhouse.prepare(definition, target, sources, options.mode, say)
-
-
-# ------------------------------------------------------------------------------------------------ the engine's build
-
-
-class Transcript:
-    """Reads the engine's messages and keeps the current step, the end of its log and the image's id.
-
-    Args:
-        tag: the image's name, for errors.
-        log: the path of the log, for errors.
-        say: called with every line, without colour codes.
-        advice: the beginning of the hint for a failed step.
-        part: what is built, for the progress bar.
-    """
-
-    def __init__(self, tag: str, log: str, say: Callable[[str], None], advice: str = "", part: str = "build") -> None:
-        self.tag = tag
-        self.log = log
-        self.part = part
-        self.step = "before its first step"
-        self.number = self.steps = self.cached = 0
-        self.image = ""
-        self.say = say
-        self._advice = advice
-        self._known = 0
-        self._tail: deque[str] = deque(maxlen=_TAIL)
-        self._partial = ""
-
-    def for_part(self, what: str, say: Callable[[str], None] | None = None) -> "Transcript":
-        """Return a transcript for another image of the same build, with the same log. Its lines begin with its name.
-
-        Args:
-            say: called with these lines instead of this transcript's ``say``.
-        """
-        tell = say or self.say
-        return Transcript(f"{self.tag}, {what}", self.log, lambda line: tell(f"{what}: {line}"), self._advice, what)
-
-    def continues(self, other: "Transcript") -> None:
-        """Keep the counts of ``other``, whose steps are the first ones of this build."""
-        self._known, self.cached = other.steps, other.cached
-
-    def read(self, message: Mapping[str, Any]) -> None:
-        """Read one message. Raises JobFailed or SpaceError if it reports a failed build."""
-        if "stream" in message:
-            *lines, self._partial = (self._partial + str(message["stream"])).split("\n")
-            for line in lines:
-                self._line(_COLOUR.sub("", line).rsplit("\r", 1)[-1].rstrip())
-        if "aux" in message:
-            self.image = str(message["aux"].get("ID", self.image))
-        if "error" in message:
-            self._failed(str(message["error"]), (message.get("errorDetail") or {}).get("code"))
-
-    def _line(self, line: str) -> None:
-        if not line:
-            return
-        self.say(line)
-        step = _STEP.match(line)
-        if step:
-            self.number, self.steps = int(step[1]), int(step[2])
-            self.step = f"in step {step[1]}/{step[2]}, {_cut(step[3], _SHOWN_STEP)}"
-            self._tail.clear()
-        elif line == " ---> Using cache":
-            self.cached += self.number > self._known
-        elif not _REMARK.match(line):
-            self._tail.append(line)
-
-    def _failed(self, error: str, code: int | None) -> None:
-        if self._partial:
-            self._line(self._partial)
-        self.say(error)
-        hint = f"{self._advice}the whole log: {self.log}"
-        failed = f"build of {self.tag} failed {self.step}"
-        if engine.is_full(error + "".join(list(self._tail)[-_LAST:])):
-            raise SpaceError(f"{failed}: {_cut(error)}", engine.FREE_SPACE)
-        if code is None:
-            raise JobFailed(f"{failed}: {_cut(error)}", hint)
-        raise JobFailed(f"{failed}: exit {code}: {_cut(reason(self._tail)) or 'it printed nothing'}", hint)
-
-
-#: Lines that give the reason for a failure, from apt, pip, compilers, CMake, Python, git, curl and shells.
-_REASON = re.compile(
-    r"^\s*(E|ERROR|Error|error|FATAL|fatal|fatal error|curl|wget|\w*(Error|Exception)):\s"
-    r"|:\s(fatal )?error:\s|^CMake Error|: (command )?not found\b|cannot find -l|undefined reference to"
-    r"|No such file or directory|Permission denied|\bERROR[: ]"
-)
-#: Lines that match, but only report that another program failed. They are used only if no other line matches.
-_PASSED_ON = re.compile(
-    r"^(make(\[\d+\])?|ninja): |error: subprocess-exited-with-error|^\s*(note|hint): |metadata-generation-failed"
-    r"|Failed to build installable wheels|ERROR: Failed building wheel|compilation terminated"
-)
-
-
-def reason(lines: Sequence[str]) -> str:
-    """Return the last line of a failed step's log that gives the reason, or the last line if there is none."""
-    said = [line.strip() for line in lines if line.strip()]
-    for wanted in (lambda line: _REASON.search(line) and not _PASSED_ON.search(line), _REASON.search, bool):
-        for line in reversed(said):
-            if wanted(line):
-                return line
-    return ""
-
-
-def _cut(text: str, size: int = _SHOWN) -> str:
-    return text if len(text) <= size else text[: size - 4] + " ..."
-
-
-class _ImageBuild(NamedTuple):
-    """The settings with which the engine builds an image.
-
-    Attributes:
-        client: the engine.
-        arguments: values for the Dockerfile's ARG lines.
-        options: the user's options.
-        transcript: receives the messages.
-        target: the stage to build; None: the last.
-        labels: labels of the image.
-    """
-
-    client: docker.DockerClient
-    arguments: Mapping[str, str]
-    options: BuildOptions
-    transcript: Transcript
-    target: str | None = None
-    labels: Mapping[str, str] = {}
-
-    def of_context(self, stream: IO[bytes], dockerfile: str) -> str:
-        """Build the context in ``stream`` and return the image's id."""
-        transcript = self.transcript
-        with engine.calls(self.client, lambda: f"build {transcript.tag} {transcript.step}"):
-            try:
-                messages = self.client.api.build(
-                    fileobj=stream, custom_context=True, dockerfile=dockerfile, buildargs=dict(self.arguments),
-                    target=self.target, labels=dict(self.labels), nocache=self.options.no_cache, rm=True, forcerm=True,
-                    decode=True, encoding="identity", network_mode="none" if self.options.offline else None,
-                )  # fmt: skip
-                _follow(messages, transcript)
-            except APIError as error:
-                if error.is_client_error():
-                    raise UsageError(f"{transcript.tag}: {dockerfile}: {error.explanation}") from error
-                raise
-            if not transcript.image:  # the stream may end early without an error
-                raise ConnectionError("the engine closed the connection")
-        return transcript.image
-
-    def of_definition(self, definition: Definition) -> str:
-        """Build the definition's own Dockerfile and return the image's id."""
-        with tempfile.TemporaryFile() as stream:
-            context.write_context(definition, stream)
-            return self.of_context(stream, definition.dockerfile)
-
-
 def _image_and_variants(
-    own: _ImageBuild, definition: Definition, proxies: Mapping[str, str], beside: ExitStack
+    own: ImageBuild,
+    definition: Definition,
+    families: Sequence[str] | None,
+    proxies: Mapping[str, str],
+    beside: ExitStack,
 ) -> tuple[str, Callable[[], list[HorovodVariant]]]:
     """Build the definition's image and, if it has Horovod, its variants. Variants in the cache are not compiled again.
 
@@ -384,6 +216,7 @@ def _image_and_variants(
 
     Args:
         own: the build of the definition's image.
+        families: the MPI families to compile Horovod for; None: all of the definition's.
         proxies: arguments of the images in which variants are compiled.
         beside: ends the compilation if the build of the image fails, because nobody waits for it any longer.
 
@@ -394,15 +227,15 @@ def _image_and_variants(
         return own.of_definition(definition), list
     name = definition.horovod.stage
     of_stage = own._replace(transcript=own.transcript.for_part(f"stage {name}"), target=name, labels={})
-    if own.options.no_cache:  # run each step only once: the stage reuses the steps of the image's build
+    if own.no_cache:  # run each step only once: the stage reuses the steps of the image's build
         image = own.of_definition(definition)
-        cached = of_stage._replace(options=own.options._replace(no_cache=False))
-        stage = cached.of_definition(definition)
-        return image, lambda: _variants(own, definition, stage, proxies)
+        stage = of_stage._replace(no_cache=False).of_definition(definition)
+        return image, lambda: _variants(own, definition, families, stage, proxies)
     stage = of_stage.of_definition(definition)
     own.transcript.continues(of_stage.transcript)
-    made = beside.enter_context(_meanwhile(lambda go_on: _variants(own, definition, stage, proxies, go_on)))
-    return own.of_definition(definition), made.result
+    work = functools.partial(_variants, own, definition, families, stage, proxies)
+    variants_later = beside.enter_context(_meanwhile(work))
+    return own.of_definition(definition), variants_later.result
 
 
 class _Unwanted(DeployerError):
@@ -440,8 +273,9 @@ def _meanwhile(work: Callable[[Callable[[], None]], _Result]) -> "Iterator[Futur
 
 
 def _variants(
-    own: _ImageBuild,
+    own: ImageBuild,
     definition: Definition,
+    families: Sequence[str] | None,
     stage: str,
     proxies: Mapping[str, str],
     go_on: Callable[[], None] = lambda: None,
@@ -459,43 +293,17 @@ def _variants(
     with contextlib.closing(engine.connect()) as client:
 
         def compiled(recipe: IO[bytes], what: str, words: Mapping[str, str]) -> str:
-            part = _ImageBuild(client, {**proxies, **words}, own.options, own.transcript.for_part(what, say))
+            part = ImageBuild(
+                client, {**proxies, **words}, own.transcript.for_part(what, say), own.no_cache, own.offline
+            )
             image = part.of_context(recipe, "Dockerfile")
             go_on()
             return image
 
-        return variants.ensure(client, definition, stage, compiled, say, own.options.families)
-
-
-def _follow(messages: Iterable[Mapping[str, Any]], transcript: Transcript) -> None:
-    """Read all messages. Show a progress bar of steps if stderr is a terminal."""
-    with tqdm(desc=transcript.part, unit="step", leave=False, disable=not terminal.shows_progress()) as shown:
-        for message in messages:
-            transcript.read(message)
-            if shown.n != transcript.number:
-                shown.total = transcript.steps
-                shown.update(transcript.number - shown.n)
-
-
-def _both(stream: IO[str], say: Callable[[str], None], line: str) -> None:
-    with _writing:  # variants print from another thread
-        stream.write(line + "\n")
-        stream.flush()  # for `tail -f`
-        say(line)
+        return variants.ensure(client, definition, stage, compiled, say, families)
 
 
 # ------------------------------------------------------------------------------------------------ no trace
-
-
-def _last(receipt: Path, image: str, with_settings: str) -> json_records.Fields | None:
-    """Return the last build's record if that build made and checked the same image with the same settings."""
-    try:
-        last = json.loads(receipt.read_bytes())
-    except (OSError, ValueError):
-        return None
-    if isinstance(last, dict) and (last.get("image"), last.get("build_base")) == (image, with_settings):
-        return json_records.Fields(last, str(receipt))
-    return None
 
 
 def _check(

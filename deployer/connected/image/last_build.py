@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from deployer.connected.ground import xdg
 from deployer.connected.image.definition.definition import Definition
+from deployer.contract.base import json_records
 from deployer.contract.base.errors import Refused
 
 
@@ -35,10 +36,10 @@ def last_build(definition: Definition, families: Sequence[str] | None = None) ->
         Refused: the definition has Horovod, and the cache lacks the variant for one of its MPI families.
     """
     again = f"build it: deployer build {definition.folder}"
+    last = last_record(definition)
     try:
-        last = json.loads(record_of(definition).read_bytes())
         made = LastBuild(str(last["image"]), {item["abi"]: Path(item["wheel"]) for item in last["variants"]})
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (KeyError, TypeError) as error:
         if definition.horovod is None:
             return LastBuild(definition.tag, {})
         raise Refused(f"{definition.tag} was not built here with its variants of Horovod", again) from error
@@ -48,6 +49,15 @@ def last_build(definition: Definition, families: Sequence[str] | None = None) ->
     if missing:
         raise Refused(f"{definition.tag} has no Horovod for {', '.join(missing)}", again)
     return LastBuild(made.image, there)
+
+
+def last_record(definition: Definition) -> json_records.Record:
+    """Return the record of a definition's last build, empty if there is none."""
+    try:
+        record = json.loads(record_of(definition).read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return record if isinstance(record, dict) else {}
 
 
 def record_of(definition: Definition) -> Path:

@@ -16,7 +16,7 @@ import docker
 
 from deployer.connected.ground import caches, engine, xdg
 from deployer.connected.image.bases import base
-from deployer.connected.image.build import Transcript
+from deployer.connected.image.classic_builder import Transcript
 from deployer.connected.image.definition import settings
 from deployer.connected.image.definition.definition import Base
 from deployer.connected.image.definition.settings import FOLDER, BuildSettings
@@ -65,7 +65,7 @@ def built(client: docker.DockerClient, host: BuildSettings, tell: Callable[[str]
             buildargs=dict(host.proxies),
         )  # fmt: skip
         for message in messages:
-            transcript.read(message)
+            transcript.receive(message)
     return tag
 
 

@@ -140,7 +140,7 @@ def test_an_elf_file_whose_names_overlap() -> None:
 
 #: Of our own making, or of a tool's about the stager's own files; all else goes through what counts first.
 _OWN = {
-    "connected/image/build.py", "connected/image/definition/dockerfile.py", "connected/image/last_build.py",
+    "connected/image/definition/dockerfile.py", "connected/image/last_build.py",
     "connected/bundle/layer/framecache.py",
     "connected/bundle/layer/known_layers.py",
     "connected/image/lint/hadolint.py",

@@ -11,7 +11,8 @@ import pytest
 from deployer.connected.ground import engine
 from deployer.connected.image import build, context, variants
 from deployer.connected.image.bases import base
-from deployer.connected.image.build import Transcript, first_trace, reason
+from deployer.connected.image.build import first_trace
+from deployer.connected.image.classic_builder import ImageBuild, Transcript, reason
 from deployer.connected.image.definition import settings
 from deployer.connected.image.definition.definition import Base, Definition, load
 from deployer.contract.base.errors import JobFailed, SpaceError, UsageError
@@ -32,8 +33,8 @@ def test_the_transcript_follows_steps_and_finds_the_image() -> None:
     said: list[str] = []
     reader = transcript(said)
     for text in ("Step 1/2 : FROM x\n", " ---> Using cache\n", "Step 2/2 : RUN echo", " a\n", "\x1b[91mred\x1b[0m\n"):
-        reader.read({"stream": text})
-    reader.read({"aux": {"ID": "sha256:abc"}})
+        reader.receive({"stream": text})
+    reader.receive({"aux": {"ID": "sha256:abc"}})
     assert (reader.number, reader.steps, reader.cached, reader.image) == (2, 2, 1, "sha256:abc")
     assert said == ["Step 1/2 : FROM x", " ---> Using cache", "Step 2/2 : RUN echo a", "red"]
 
@@ -49,12 +50,12 @@ def test_steps_that_the_build_of_a_stage_made_are_not_counted_as_cached() -> Non
         "Step 3/3 : RUN make",
         " ---> Running in 1",
     ):
-        stage.read({"stream": f"{line}\n"})
+        stage.receive({"stream": f"{line}\n"})
     image.continues(stage)
     for number in range(2, 6):
-        image.read({"stream": f"Step {number}/5 : RUN {number}\n"})
+        image.receive({"stream": f"Step {number}/5 : RUN {number}\n"})
         if number < 5:
-            image.read({"stream": " ---> Using cache\n"})
+            image.receive({"stream": " ---> Using cache\n"})
     assert (image.steps, image.cached) == (5, 2)  # 2 was cached for the stage, 3 was not, 4 is
     assert said[0] == "stage tools: Step 1/3 : FROM x"
     assert said[5] == "Step 2/5 : RUN 2"
@@ -83,7 +84,7 @@ def stages_of_a_build(monkeypatch: pytest.MonkeyPatch, folder: Path, no_cache: b
     def of_definition(self: Any, _: object) -> str:
         if self.target is None:
             meeting.wait()
-        done.append(f"{self.target or 'image'}{' anew' if self.options.no_cache else ''}")
+        done.append(f"{self.target or 'image'}{' anew' if self.no_cache else ''}")
         return f"sha256:{self.target}"
 
     def ensure(_: object, __: object, stage: str, *___: object) -> list[object]:
@@ -91,12 +92,12 @@ def stages_of_a_build(monkeypatch: pytest.MonkeyPatch, folder: Path, no_cache: b
         done.append(f"variants of {stage}")
         return []
 
-    monkeypatch.setattr(build._ImageBuild, "of_definition", of_definition)
+    monkeypatch.setattr(ImageBuild, "of_definition", of_definition)
     monkeypatch.setattr(variants, "ensure", ensure)
     monkeypatch.setattr(engine, "connect", Client)
-    own = build._ImageBuild(cast("Any", Client()), {}, build.BuildOptions(no_cache=no_cache), transcript())
+    own = ImageBuild(cast("Any", Client()), {}, transcript(), no_cache)
     with ExitStack() as beside:
-        image, made = build._image_and_variants(own, definition, {}, beside)
+        image, made = build._image_and_variants(own, definition, None, {}, beside)
         assert (image, made()) == ("sha256:None", [])
     return done
 
@@ -143,22 +144,22 @@ def test_a_build_that_fails_ends_the_compilation_of_variants(tmp_path: Path, mon
             done.append("ended")
         return []
 
-    monkeypatch.setattr(build._ImageBuild, "of_definition", of_definition)
-    monkeypatch.setattr(build._ImageBuild, "of_context", of_context)
+    monkeypatch.setattr(ImageBuild, "of_definition", of_definition)
+    monkeypatch.setattr(ImageBuild, "of_context", of_context)
     monkeypatch.setattr(variants, "ensure", ensure)
     monkeypatch.setattr(engine, "connect", Client)
-    own = build._ImageBuild(cast("Any", Client()), {}, build.BuildOptions(), transcript())
+    own = ImageBuild(cast("Any", Client()), {}, transcript())
     with pytest.raises(JobFailed, match="cannot be built"), ExitStack() as beside:
-        build._image_and_variants(own, definition, {}, beside)
+        build._image_and_variants(own, definition, None, {}, beside)
     assert done == ["ended"]
 
 
 def test_a_failing_step_shows_itself_and_the_end_of_its_log() -> None:
     reader = transcript()
-    reader.read({"stream": "Step 1/3 : FROM x\nof another step\nStep 2/3 : RUN make\n ---> Running in 1234\n"})
-    reader.read({"stream": "".join(f"line {number}\n" for number in range(30))})
+    reader.receive({"stream": "Step 1/3 : FROM x\nof another step\nStep 2/3 : RUN make\n ---> Running in 1234\n"})
+    reader.receive({"stream": "".join(f"line {number}\n" for number in range(30))})
     with pytest.raises(JobFailed) as caught:
-        reader.read({"error": "returned a non-zero code: 7", "errorDetail": {"code": 7, "message": "x"}})
+        reader.receive({"error": "returned a non-zero code: 7", "errorDetail": {"code": 7, "message": "x"}})
     assert "in step 2/3, RUN make: exit 7" in caught.value.message
     assert caught.value.message.endswith(": line 29")
     assert "line 28" not in caught.value.message
@@ -198,10 +199,10 @@ def test_a_failed_step_is_reported_by_the_line_that_says_why(log: list[str], lin
 
 def test_the_report_of_a_failed_build_is_short_and_names_the_log() -> None:
     reader = transcript()
-    reader.read({"stream": "Step 1/3 : FROM x\nStep 2/3 : RUN " + "apt-get install a b c && " * 60 + "true\n"})
-    reader.read({"stream": "E: Unable to correct problems " + "x" * 3000 + "\n" + "more\n" * 300})
+    reader.receive({"stream": "Step 1/3 : FROM x\nStep 2/3 : RUN " + "apt-get install a b c && " * 60 + "true\n"})
+    reader.receive({"stream": "E: Unable to correct problems " + "x" * 3000 + "\n" + "more\n" * 300})
     with pytest.raises(JobFailed) as caught:
-        reader.read({"error": "returned a non-zero code: 100", "errorDetail": {"code": 100, "message": "x"}})
+        reader.receive({"error": "returned a non-zero code: 100", "errorDetail": {"code": 100, "message": "x"}})
     assert "exit 100: E: Unable to correct problems xxx" in caught.value.message
     assert len(caught.value.message) < 520
     assert caught.value.hint == "the whole log: /log"
@@ -209,9 +210,9 @@ def test_the_report_of_a_failed_build_is_short_and_names_the_log() -> None:
 
 def test_a_full_disk_is_a_space_error() -> None:
     reader = transcript()
-    reader.read({"stream": "Step 1/1 : RUN dd\n"})
+    reader.receive({"stream": "Step 1/1 : RUN dd\n"})
     with pytest.raises(SpaceError):
-        reader.read({"error": "write /x: no space left on device"})
+        reader.receive({"error": "write /x: no space left on device"})
 
 
 def test_the_context_has_no_app_no_data_and_obeys_dockerignore(tmp_path: Path) -> None:
