@@ -226,16 +226,16 @@ def _image_and_variants(
     if definition.horovod is None:
         return own.of_definition(definition), list
     name = definition.horovod.stage
+    compiled = functools.partial(_variants, own._replace(arguments=proxies, labels={}), definition, families)
     of_stage = own._replace(transcript=own.transcript.for_part(f"stage {name}"), target=name, labels={})
     if own.no_cache:  # run each step only once: the stage reuses the steps of the image's build
         image = own.of_definition(definition)
         stage = of_stage._replace(no_cache=False).of_definition(definition)
-        return image, lambda: _variants(own, definition, families, stage, proxies)
+        return image, lambda: compiled(stage)
     stage = of_stage.of_definition(definition)
     own.transcript.continues(of_stage.transcript)
-    work = functools.partial(_variants, own, definition, families, stage, proxies)
-    variants_later = beside.enter_context(_meanwhile(work))
-    return own.of_definition(definition), variants_later.result
+    future = beside.enter_context(_meanwhile(functools.partial(compiled, stage)))
+    return own.of_definition(definition), future.result
 
 
 class _Unwanted(DeployerError):
@@ -277,12 +277,12 @@ def _variants(
     definition: Definition,
     families: Sequence[str] | None,
     stage: str,
-    proxies: Mapping[str, str],
     go_on: Callable[[], None] = lambda: None,
 ) -> list[HorovodVariant]:
     """Return the definition's variants of Horovod, compiled in its stage, with a separate connection to the engine.
 
     Args:
+        own: how to build a recipe.
         go_on: called repeatedly; raises an error once the variants are no longer needed.
     """
 
@@ -293,10 +293,9 @@ def _variants(
     with contextlib.closing(engine.connect()) as client:
 
         def compiled(recipe: IO[bytes], what: str, words: Mapping[str, str]) -> str:
-            part = ImageBuild(
-                client, {**proxies, **words}, own.transcript.for_part(what, say), own.no_cache, own.offline
-            )
-            image = part.of_context(recipe, "Dockerfile")
+            part = own.transcript.for_part(what, say)
+            recipe_build = own._replace(client=client, arguments={**own.arguments, **words}, transcript=part)
+            image = recipe_build.of_context(recipe, "Dockerfile")
             go_on()
             return image
 

@@ -21,7 +21,7 @@ from deployer.connected.ground import engine
 from deployer.connected.image import context
 from deployer.connected.image.bases import imported
 from deployer.connected.image.definition import dockerfile as dockerfiles
-from deployer.connected.image.definition.definition import Base, Definition
+from deployer.connected.image.definition.definition import Definition
 from deployer.contract.base.errors import Refused
 from deployer.system import files
 
@@ -106,14 +106,15 @@ def _is_named(parts: Sequence[str], pattern: Sequence[str]) -> bool:
 
 
 def _label(definition: Definition, scope: str) -> str:
-    words = [RECIPE, _base(definition.base, definition.folder), _context(definition, scope), _variants(definition)]
+    base = definition.base
+    base_inputs: object = base.model_dump() if base else None
+    if base and base.archive is not None:
+        base_inputs = base.sha256 or imported.digest_of(definition.folder / base.archive)
+    horovod = None  # otherwise the additional inputs of its variants, which the same build makes
+    if definition.horovod:
+        horovod = [definition.horovod.model_dump(), definition.framework, definition.families]
+    words = [RECIPE, base_inputs, _context(definition, scope), horovod]
     return f"{scope}:{hashlib.sha256(json.dumps(words, sort_keys=True).encode()).hexdigest()}"
-
-
-def _base(base: Base | None, folder: Path) -> object:
-    if base is None or base.archive is None:
-        return base.model_dump() if base else None
-    return base.sha256 or imported.digest_of(folder / base.archive)
 
 
 def _context(definition: Definition, scope: str) -> object:
@@ -137,10 +138,3 @@ def _entry(path: Path) -> tuple[str, int, str]:
     if stat.S_ISREG(status.st_mode):
         return "file", mode, files.sha256_file(str(path))
     return "folder" if stat.S_ISDIR(status.st_mode) else "other", mode, ""
-
-
-def _variants(definition: Definition) -> object:
-    """Return the additional inputs of the Horovod variants, which the same build makes."""
-    if definition.horovod is None:
-        return None
-    return [definition.horovod.model_dump(), definition.framework, definition.families]

@@ -112,9 +112,7 @@ def ensure(
                 "FRAMEWORK": definition.framework,
             }  # fmt: skip
             image = build(settings.tar_of(contents), f"Horovod for {abi}", arguments)
-            made = _outputs(client, image)
-            proofs = _proofs(made, abi)
-            kept = _publish(key, abi, _wheel_of(made), proofs, time.monotonic() - began)
+            kept = _publish(key, abi, *_wheel_and_proofs(_outputs(client, image), abi), time.monotonic() - began)
         say(f"horovod: {abi}: {kept.wheel.name}, {kept.wheel.stat().st_size / 1e6:.1f} MB")
         found.append(kept)
     return found
@@ -140,7 +138,8 @@ def find(key: str) -> HorovodVariant | None:
         if files.sha256_file(str(wheel)) != record["sha256"]:
             return None
         os.utime(folder)
-        return HorovodVariant(record["abi"], wheel, record["sha256"], record["proofs"], record["seconds"], cached=True)
+        record = {name: record[name] for name in ("abi", "sha256", "proofs", "seconds")}
+        return HorovodVariant(wheel=wheel, cached=True, **record)
     except (OSError, ValueError, KeyError, TypeError, DeployerError) as error:
         _log.debug("no variant %s: %s", key, error)
         return None
@@ -187,50 +186,44 @@ def check_wheel(name: str, data: bytes, abi: str) -> None:
 
 def _contents(pins: Sequence[str]) -> dict[str, bytes]:
     """Return the build context: the recipe and the given pin files."""
-    found = {name: (_RECIPE / name).read_bytes() for name in _SHARED}
-    found.update({f"pins/{pin}.txt": (_RECIPE / f"{pin}.txt").read_bytes() for pin in pins})
-    return found
+    context = {name: (_RECIPE / name).read_bytes() for name in _SHARED}
+    return {**context, **{f"pins/{pin}.txt": (_RECIPE / f"{pin}.txt").read_bytes() for pin in pins}}
 
 
 def _outputs(client: docker.DockerClient, image: str) -> dict[str, bytes]:
     """Return the recipe's output files from its image, by name."""
-    found = {}
-    made = engine.container(client, image, ["/never-run"])
-    with engine.errors_named(client, "copy the variant of Horovod"), made as container:
+    outputs = {}
+    unstarted = engine.container(client, image, ["/never-run"])
+    with engine.errors_named(client, "copy the variant of Horovod"), unstarted as container:
         chunks, _ = client.api.get_archive(container, _OUT)
         with tarfile.open(fileobj=io.BytesIO(b"".join(chunks))) as archive:
             for member in archive:
                 stream = archive.extractfile(member)
                 if stream is not None:
-                    found[os.path.basename(member.name)] = stream.read()
-    return found
-
-
-def _wheel_of(made: Mapping[str, bytes]) -> tuple[str, bytes]:
-    found = [(name, data) for name, data in made.items() if name.endswith(".whl")]
-    if len(found) != 1:
-        raise IntegrityError(f"the recipe made {len(found)} wheels of Horovod instead of one")
-    return found[0]
-
-
-def _proofs(made: Mapping[str, bytes], abi: str) -> dict[str, Any]:
-    missing = [mpi for mpi in MPIS[abi] if f"{mpi}.json" not in made]
-    if missing:
-        raise IntegrityError(f"Horovod for {abi} was not proven on {', '.join(missing)}")
-    return {mpi: json.loads(made[f"{mpi}.json"]) for mpi in MPIS[abi]}
+                    outputs[os.path.basename(member.name)] = stream.read()
+    return outputs
 
 
 def _part(content: bytes, offset: int, size: int) -> bytes:
     return content[offset : offset + size]
 
 
+def _wheel_and_proofs(outputs: Mapping[str, bytes], abi: str) -> tuple[tuple[str, bytes], dict[str, Any]]:
+    missing = [mpi for mpi in MPIS[abi] if f"{mpi}.json" not in outputs]
+    if missing:
+        raise IntegrityError(f"Horovod for {abi} was not proven on {', '.join(missing)}")
+    made = [(name, data) for name, data in outputs.items() if name.endswith(".whl")]
+    if len(made) != 1:
+        raise IntegrityError(f"the recipe made {len(made)} wheels of Horovod instead of one")
+    return made[0], {mpi: json.loads(outputs[f"{mpi}.json"]) for mpi in MPIS[abi]}
+
+
 def _publish(key: str, abi: str, wheel: tuple[str, bytes], proofs: Mapping[str, Any], seconds: float) -> HorovodVariant:
     name, data = wheel
     check_wheel(name, data, abi)
     folder = caches.VARIANTS.folder / key
-    variant = HorovodVariant(
-        abi, folder / name, hashlib.sha256(data).hexdigest(), proofs, seconds=round(seconds, 1), cached=False
-    )
+    digest = hashlib.sha256(data).hexdigest()
+    variant = HorovodVariant(abi, folder / name, digest, proofs, seconds=round(seconds, 1), cached=False)
     record = {**variant.record(), "wheel": name}
     del record["cached"]
     caches.VARIANTS.trim()

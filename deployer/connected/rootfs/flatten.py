@@ -153,17 +153,9 @@ class FlattenedRootfs:
                 self._nodes[path] = node
             else:
                 self._entries[path] = self._entry(path, node)
-        for group in groups.values():
-            self._take_file(group)
-
-    def _take_file(self, paths: list[bytes]) -> None:
-        """Make the first of a file's names, in byte order, the file, and the other names hard links to it."""
-        first = min(paths)
-        for path in paths:
-            if path == first:
-                self._entries[path] = self._entry(path, self._nodes[path])
-            else:
-                self._entries[path] = TarEntry(HARDLINK, path, 0o777, 0, first)
+        for first, *others in map(sorted, groups.values()):  # the other names of a file are hard links to its first
+            self._entries[first] = self._entry(first, self._nodes[first])
+            self._entries.update({path: TarEntry(HARDLINK, path, 0o777, 0, first) for path in others})
 
     def _entry(self, path: bytes, node: TreeNode) -> TarEntry:
         if node.kind == FOLDER:

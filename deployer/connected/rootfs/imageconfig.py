@@ -31,12 +31,9 @@ class ImageConfig(NamedTuple):
     def kept(self) -> dict[str, Any]:
         """Return the settings with their names in OCI, for the configuration of the bundle's image."""
         whole = {
-            "Env": self.env,
-            "WorkingDir": self.workdir,
-            "Entrypoint": self.entrypoint,
-            "Cmd": self.cmd,
+            "Env": self.env, "WorkingDir": self.workdir, "Entrypoint": self.entrypoint, "Cmd": self.cmd,
             "Labels": self.labels,
-        }
+        }  # fmt: skip
         return {key: value for key, value in whole.items() if value}
 
 
@@ -48,6 +45,9 @@ def read(config: Mapping[str, Any]) -> ImageConfig:
     Raises:
         UsageError: a value could be packed but never run, because of a wrong type, a NUL or control characters.
     """
+    labels = config.get("Labels") or {}
+    if not isinstance(labels, dict):
+        raise _wrong("Labels", labels, "names and texts")
     entries = _words(config, "Env")
     env = [entry for entry in entries if "=" in entry and is_name(entry.partition("=")[0])]
     return ImageConfig(
@@ -55,22 +55,16 @@ def read(config: Mapping[str, Any]) -> ImageConfig:
         _text("WorkingDir", config.get("WorkingDir") or ""),
         _words(config, "Entrypoint"),
         _words(config, "Cmd"),
-        _labels(config.get("Labels") or {}),
+        {_text("Labels", key): _text("Labels", value, lines=True) for key, value in labels.items()},
         [printable(entry.partition("=")[0]) for entry in entries if entry not in env],
     )
 
 
 def _words(config: Mapping[str, Any], name: str) -> list[str]:
-    found = config.get(name) or []
-    if not isinstance(found, list):
-        raise _wrong(name, found, "a list of texts")
-    return [_text(name, item, lines=True) for item in found]
-
-
-def _labels(found: Any) -> dict[str, str]:
-    if not isinstance(found, dict):
-        raise _wrong("Labels", found, "names and texts")
-    return {_text("Labels", key): _text("Labels", value, lines=True) for key, value in found.items()}
+    words = config.get(name) or []
+    if not isinstance(words, list):
+        raise _wrong(name, words, "a list of texts")
+    return [_text(name, word, lines=True) for word in words]
 
 
 def _text(name: str, value: Any, lines: bool = False) -> str:

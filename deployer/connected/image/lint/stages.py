@@ -88,21 +88,14 @@ def build_settings(source: DefinitionSource) -> Iterator[Finding]:
     """Check dockerfile.build-base and network.base: one of the two bases is used in place of the other."""
     dockerfile = source.dockerfile
     used = dockerfile.image()
-    if used and "BUILD_BASE" in variables(_base(used[0])):
+    if used and "BUILD_BASE" in variables(used[0].value):
         yield finding("dockerfile.build-base", source.at(used[0]))
     for stage in dockerfile.stages:
         lineage = dockerfile.lineage(stage)
         if "BASE" not in variables(lineage[0].base):
             continue
         for instruction in stage.instructions:
-            fetching = next(filter(None, map(fetches, commands(instruction.words()))), "") if _runs(instruction) else ""
-            if fetching:
-                yield finding("network.base", source.at(instruction), command=fetching)
-
-
-def _base(instruction: Instruction) -> str:
-    return instruction.value.split()[0] if instruction.value else ""
-
-
-def _runs(instruction: Instruction) -> bool:
-    return instruction.name == "RUN" and not instruction.heredoc
+            is_shell = instruction.name == "RUN" and not instruction.heredoc
+            for command in filter(None, map(fetches, commands(instruction.words()) if is_shell else ())):
+                yield finding("network.base", source.at(instruction), command=command)
+                break

@@ -215,9 +215,9 @@ def test_a_horovod_without_a_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_what_the_recipe_did_not_prove_is_not_taken() -> None:
     with pytest.raises(IntegrityError, match=r"not proven on openmpi-5"):
-        variants._proofs({f"{variants.MPIS[OPENMPI][0]}.json": b"{}"}, OPENMPI)
+        variants._wheel_and_proofs({f"{variants.MPIS[OPENMPI][0]}.json": b"{}"}, OPENMPI)
     with pytest.raises(IntegrityError, match="0 wheels"):
-        variants._wheel_of({"a.json": b""})
+        variants._wheel_and_proofs({f"{mpi}.json": b"{}" for mpi in variants.MPIS[OPENMPI]}, OPENMPI)
 
 
 def test_pack_takes_the_tag_where_no_build_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
