@@ -62,7 +62,11 @@ def definition(reference: str, name: str | None, where: Path, dry_run: bool = Fa
         DeployerError: ``registry.pull`` fails.
     """
     path = Path(reference)
-    found = _Existing(path.stem, {}, functools.partial(archive.read, path)) if path.is_file() else _of_engine(reference)
+    found = (
+        _Existing(path.stem, {}, functools.partial(archive.read_image, path))
+        if path.is_file()
+        else _of_engine(reference)
+    )
     stem, _, tag = found.label.rpartition("/")[2].partition(":")
 
     def words(folder: Path, final: Path) -> dict[str, str]:
@@ -117,7 +121,7 @@ def _save(reference: str, path: Path) -> str:
 
 def _job(image: ArchiveImage) -> dict[str, str]:
     """Return the text of ``mpi`` and of a first job: the image's own command unless it waits for input."""
-    config = imageconfig.read(image.config)
+    config = imageconfig.checked(image.config)
     command, origin = [*config.entrypoint, *config.cmd], "the image's ENTRYPOINT and CMD"
     if not command or (len(command) == 1 and _INTERACTIVE.fullmatch(posixpath.basename(command[0]))):
         has_hostname = any(image.root.find(f"{folder}/hostname".encode()) for folder in ("bin", "usr/bin"))

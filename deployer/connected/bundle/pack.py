@@ -209,7 +209,7 @@ def _packed(
         standing = source.end_in(output, before) if own else 0
         with renewed(output, standing) if standing else files.published(str(output)) as stream:
             with files.errors_named(f"write {output}"):
-                settings = imageconfig.read(source.config)
+                settings = imageconfig.checked(source.config)
                 if settings.dropped:
                     say(
                         "variables of the image left out, because their names are not valid in a shell: "

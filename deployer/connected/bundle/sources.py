@@ -103,7 +103,7 @@ def from_archive(path: Path, name: str, version: str) -> Contents:
 
     The path may also be the folder of an OCI layout.
     """
-    return Contents(name, version, functools.partial(archive.read, path))
+    return Contents(name, version, functools.partial(archive.read_image, path))
 
 
 def from_folder(path: Path, name: str, version: str) -> Contents:

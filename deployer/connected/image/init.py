@@ -72,16 +72,16 @@ def init(
     if not dry_run:
         editors = _WITH_SCHEMA if (home / "schema.json").is_file() else _WITHOUT_SCHEMA
         with files.errors_named(f"write {folder}"), tempfile.TemporaryDirectory(prefix=f".{name}.", dir=home) as work:
-            made = Path(work) / name
-            made.mkdir()
-            replaced = {"NAME": name, "EDITORS": editors, **words(made, folder)}
+            unfinished = Path(work) / name
+            unfinished.mkdir()
+            replaced = {"NAME": name, "EDITORS": editors, **words(unfinished, folder)}
             for path in names:
                 text = (template / path).read_text("utf-8")
                 for word, value in replaced.items():
                     text = text.replace(f"@{word}@", value)
-                (made / path).parent.mkdir(parents=True, exist_ok=True)
-                (made / path).write_text(text, "utf-8")
-            made.rename(folder)
+                (unfinished / path).parent.mkdir(parents=True, exist_ok=True)
+                (unfinished / path).write_text(text, "utf-8")
+            unfinished.rename(folder)
     return Made(folder, [folder / path for path in (*names, *map(Path, more))])
 
 

@@ -68,9 +68,9 @@ def current(definition: Definition, candidates: Sequence[str]) -> str:
 
 def is_current(definition: Definition, labels: Mapping[str, str]) -> bool:
     """Return whether an image with these labels was built from the current definition."""
-    found = labels.get(LABEL, "")
-    scope = found.partition(":")[0]
-    return scope in (_NAMED, _ALL) and found == _label(definition, scope)
+    label = labels.get(LABEL, "")
+    scope = label.partition(":")[0]
+    return scope in (_NAMED, _ALL) and label == _label(definition, scope)
 
 
 def named_files(dockerfile: str, folder: Path, paths: Iterable[str]) -> list[str]:
@@ -78,22 +78,22 @@ def named_files(dockerfile: str, folder: Path, paths: Iterable[str]) -> list[str
 
     A superfluous path causes an unnecessary build at worst. A missing path would hide a change.
     """
-    found = sorted(paths)
+    all_paths = sorted(paths)
     patterns: list[list[str]] = []
     for instruction in dockerfiles.parse(dockerfile).instructions():
         if instruction.name == "RUN" and any(flag.startswith("--mount") for flag in instruction.flags):
-            return found
+            return all_paths
         if instruction.name not in ("COPY", "ADD") or instruction.flag("from"):
             continue
         sources = (instruction.exec_form() or instruction.value.split())[:-1]
         if any(set(source) & _SPECIAL for source in sources):
-            return found
+            return all_paths
         patterns += [posixpath.normpath("/" + source).strip("/").split("/") for source in sources]
-    chosen = [path for path in found if any(_is_named(path.split("/"), pattern) for pattern in patterns)]
+    chosen = [path for path in all_paths if any(_is_named(path.split("/"), pattern) for pattern in patterns)]
     depth = max(map(len, patterns), default=0)
     # The engine follows links in a source's path to any file of the context.
     linked = any((folder / top).is_symlink() for path in chosen for top in _above(path.split("/")[:depth]))
-    return found if linked else chosen
+    return all_paths if linked else chosen
 
 
 def _above(parts: Sequence[str]) -> Iterator[str]:

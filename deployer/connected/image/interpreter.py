@@ -54,10 +54,10 @@ def ask(client: docker.DockerClient, image: str, name: str) -> Target:
         raise _none(name, f"its python3 printed: {output.strip()[-300:] or 'nothing'}") from None
     if fields.text("implementation") != "cpython" or not fields.text("glibc"):
         raise _none(name, "it is not CPython on glibc, and wheels are supported only for that")
-    found = Target.read(fields)
-    if found.machine not in MACHINES:
-        raise _none(name, f"its machine is {found.machine}")
-    return found._replace(packages={name: text for name, text in found.packages.items() if _is_version(text)})
+    target = Target.read(fields)
+    if target.machine not in MACHINES:
+        raise _none(name, f"its machine is {target.machine}")
+    return target._replace(packages={name: text for name, text in target.packages.items() if _is_version(text)})
 
 
 def _is_version(text: str) -> bool:
@@ -76,8 +76,8 @@ def _none(name: str, reason: str) -> UsageError:
 
 def _run(client: docker.DockerClient, image: str, name: str, command: list[str]) -> str:
     """Return the output of a command in a container of ``image``. The container has no network and is removed."""
-    made = engine.container(client, image, command[1:], entrypoint=command[:1], user="0")
-    with engine.errors_named(client, f"start a container of {name}"), made as container:
+    unstarted = engine.container(client, image, command[1:], entrypoint=command[:1], user="0")
+    with engine.errors_named(client, f"start a container of {name}"), unstarted as container:
         try:
             client.api.start(container)
         except APIError as error:

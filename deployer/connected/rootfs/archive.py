@@ -82,7 +82,7 @@ class Layered(NamedTuple):
     layers: list[tuple[ArchivePart, str]]
 
 
-def read(path: Path, scratch: Scratch) -> ArchiveImage:
+def read_image(path: Path, scratch: Scratch) -> ArchiveImage:
     """Return the image in a file or folder. ``scratch`` keeps its files open.
 
     Raises:

@@ -37,7 +37,7 @@ class ImageConfig(NamedTuple):
         return {key: value for key, value in whole.items() if value}
 
 
-def read(config: Mapping[str, Any]) -> ImageConfig:
+def checked(config: Mapping[str, Any]) -> ImageConfig:
     """Return the settings of an image's configuration.
 
     Words of commands and values of variables may contain several lines.

@@ -185,7 +185,7 @@ class ReadLayer:
             finding = beside.submit(_packages, tree)
             with progress.bar("pack", tree.size) as advance:
                 layer = writer.layer(_counted(press.frames(layers.pieces(tree)), advance))
-        search = command.variables(imageconfig.read(self.config).env).get("PATH", command.DEFAULT_PATH)
+        search = command.variables(imageconfig.checked(self.config).env).get("PATH", command.DEFAULT_PATH)
         return KnownLayer(
             identity=self._image.identity,
             architecture=self._image.architecture or tree.architecture(),

@@ -56,10 +56,10 @@ def pull(client: docker.DockerClient, reference: str) -> None:
         raise _explained(reference, str(error.explanation or error)) from error
 
 
-def _explained(reference: str, said: str) -> DeployerError:
-    if engine.is_full(said):
-        return SpaceError(f"cannot pull {reference}: {said}", engine.FREE_SPACE)
-    if any(words in said.lower() for words in _NO_SUCH):
+def _explained(reference: str, reason: str) -> DeployerError:
+    if engine.is_full(reason):
+        return SpaceError(f"cannot pull {reference}: {reason}", engine.FREE_SPACE)
+    if any(words in reason.lower() for words in _NO_SUCH):
         hint = "check its name and digest, or log in with docker login"
-        return UsageError(f"the registry does not provide the image {reference}: {said}", hint)
-    return TransferError(f"cannot pull {reference}: {said}", _INSTEAD)
+        return UsageError(f"the registry does not provide the image {reference}: {reason}", hint)
+    return TransferError(f"cannot pull {reference}: {reason}", _INSTEAD)

@@ -475,7 +475,7 @@ def _find(path: Path) -> Path:
 def _others(folder: Path) -> str:
     """Return a hint that lists the definitions in ``folder``, or in its subfolder ``bundles`` if there are none."""
     for near in (folder, Path("bundles")):
-        found = sorted(str(file.parent) for file in near.glob(f"*/{FILE}"))
-        if found:
-            return f"definitions here: {', '.join(found)}; {_INIT}"
+        folders = sorted(str(file.parent) for file in near.glob(f"*/{FILE}"))
+        if folders:
+            return f"definitions here: {', '.join(folders)}; {_INIT}"
     return f"a definition is a folder with a {FILE}: {_INIT}"

@@ -42,17 +42,17 @@ def relative(source: DefinitionSource) -> Iterator[Finding]:
             inner = _in_app(app, word)
             if word.startswith(("/", "-")) or (word != started and inner is None):
                 continue
-            found = finding("command.relative", f"job {name}", word=word, absolute=f"{APP}/{inner or word}")
+            relative_word = finding("command.relative", f"job {name}", word=word, absolute=f"{APP}/{inner or word}")
             certain = word == started and inner is not None and base is not None and base.debian is not None
-            yield found if certain else found._replace(severity=WARNING)
+            yield relative_word if certain else relative_word._replace(severity=WARNING)
 
 
 def _in_app(app: Path | None, word: str) -> PurePosixPath | None:
     """Return the file in app/ that a relative path seems to mean."""
     inner = PurePosixPath(word)
-    for each in (inner, PurePosixPath(*inner.parts[1:]) if inner.parts[:1] == ("app",) else None):
-        if app and each and each.suffix and not each.is_absolute() and (app / each).is_file():
-            return each
+    for path in (inner, PurePosixPath(*inner.parts[1:]) if inner.parts[:1] == ("app",) else None):
+        if app and path and path.suffix and not path.is_absolute() and (app / path).is_file():
+            return path
     return None
 
 
@@ -67,12 +67,12 @@ def imports(source: DefinitionSource, built: BuiltImage) -> Iterator[Finding]:
     jobs = source.definition.jobs.values()
     searched = searched or any("PYTHONPATH" in word for job in jobs for word in job.command)
     reached = set() if searched else _reached(source, scripts)
-    for path, found in scripts.items():
-        said: set[str] = set()
-        for module, line in found:
+    for path, imported in scripts.items():
+        reported: set[str] = set()
+        for module, line in imported:
             top = module.partition(".")[0]
-            if top not in provided and top not in local and top not in said and not may_be_built_in(top):
-                said.add(top)
+            if top not in provided | local | reported and not may_be_built_in(top):
+                reported.add(top)
                 item = finding("app.import", f"{path}:{line}", module=top)
                 yield item if path in reached else item._replace(severity=WARNING)
 
@@ -83,13 +83,13 @@ def _imports(path: Path) -> list[tuple[str, int]]:
         tree = ast.parse(text_of(path))
     except (SyntaxError, ValueError, RecursionError):
         return []
-    found = []
+    modules = []
     for node in tree.body:
         if isinstance(node, ast.Import):
-            found += [(alias.name, node.lineno) for alias in node.names]
+            modules += [(alias.name, node.lineno) for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            found.append((node.module, node.lineno))
-    return found
+            modules.append((node.module, node.lineno))
+    return modules
 
 
 def _reached(source: DefinitionSource, scripts: dict[Path, list[tuple[str, int]]]) -> set[Path]:
@@ -113,24 +113,26 @@ def _provided(source: DefinitionSource, built: BuiltImage) -> set[str] | None:
     """Return the names of the modules in the image and the wheels, or None if they cannot all be determined."""
     if built.wheels is None:
         return None
-    found = {"horovod"} if source.definition.horovod else set()
+    provided = {"horovod"} if source.definition.horovod else set()
     for _, paths in wheels.added(built.wheels):
-        found |= {_module(path.split("/")[1]) for path in paths if path.startswith(LIB + "/")}
+        provided |= {_module(path.split("/")[1]) for path in paths if path.startswith(LIB + "/")}
     settings = command.variables(built.env)
     folders = [folder.strip("/") for folder in settings.get("PYTHONPATH", "").split(":") if folder]
     known = False
     for entry in built.tree.entries():
         path = entry.path.decode("utf-8", "surrogateescape")
         known = known or _OWN_LIBRARY.search(path) is not None
-        found |= {_module(name) for name in _PLACES.findall(path)}
-        found |= {_module(path[len(folder) + 1 :].partition("/")[0]) for folder in folders if path.startswith(folder)}
+        provided |= {_module(name) for name in _PLACES.findall(path)}
+        provided |= {
+            _module(path[len(folder) + 1 :].partition("/")[0]) for folder in folders if path.startswith(folder)
+        }
         pth = _PTH.search(path)
         if pth and entry.kind == FILE and not _KNOWN_PTH.match(pth[1]):
             return None  # it may add any folder to the path
-    if "setuptools" in found:
-        found.add("distutils")
+    if "setuptools" in provided:
+        provided.add("distutils")
     outside = any(folder.split("/")[0] in ("data", "deployer", "scratch", "mnt") for folder in folders)
-    return found if known and not outside else None
+    return provided if known and not outside else None
 
 
 def _module(name: str) -> str:

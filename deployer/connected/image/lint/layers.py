@@ -29,10 +29,10 @@ def wasted(layers: Iterable[FileEntries], image: str) -> Iterator[Finding]:
     for layer in layers:
         _apply(layer, held, hidden)
     left = {path: size for path, size in held.items() if path.startswith(tuple(folder + b"/" for folder in _LEFT))}
-    for code, found in (("layers.hidden", hidden), ("layers.leftover", left)):
-        total = sum(found.values())
+    for code, sizes in (("layers.hidden", hidden), ("layers.leftover", left)):
+        total = sum(sizes.values())
         if total >= MIN_BYTES:
-            yield finding(code, image, size=f"{total / 1e6:.1f} MB", paths=_largest(found))
+            yield finding(code, image, size=f"{total / 1e6:.1f} MB", paths=_largest(sizes))
 
 
 def _apply(layer: FileEntries, held: dict[bytes, int], hidden: dict[bytes, int]) -> None:
@@ -58,10 +58,10 @@ def _apply(layer: FileEntries, held: dict[bytes, int], hidden: dict[bytes, int])
     held.update(brought)
 
 
-def _largest(found: dict[bytes, int]) -> str:
+def _largest(sizes: dict[bytes, int]) -> str:
     """Return the largest folders (at most two names deep) and files, with their sizes."""
     groups: dict[bytes, int] = {}
-    for path, size in found.items():
+    for path, size in sizes.items():
         group = b"/".join(path.split(b"/")[:3])
         groups[group] = groups.get(group, 0) + size
     largest = sorted(groups.items(), key=lambda item: (-item[1], item[0]))

@@ -113,8 +113,8 @@ def refuse_built(definition: Definition, image: str, archive_file: Path | None, 
         return
     with Scratch(Path(tempfile.gettempdir())) as scratch:
         if archive_file:
-            read = archive.read(archive_file, scratch)
-            root, config = read.root, read.config
+            opened_image = archive.read_image(archive_file, scratch)
+            root, config = opened_image.root, opened_image.config
         else:
             with contextlib.closing(engine.connect()) as client, imagelayers.opened(client, image) as opened:
                 root, config = _root(opened), engine.image_config(client, image)

@@ -176,10 +176,7 @@ def _asked(line: str, where: str) -> Iterator[Asked]:
 
 def _first(asked: list[Asked], *names: str) -> Asked | None:
     """Return the first package with one of these names and a known version."""
-    for found in asked:
-        if found.name in names and _minor(found.version):
-            return found
-    return None
+    return next((package for package in asked if package.name in names and _minor(package.version)), None)
 
 
 def _minor(version: str) -> str:

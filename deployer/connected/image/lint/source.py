@@ -46,8 +46,8 @@ class DefinitionSource:
     def app(self) -> list[Path]:
         """The files of the app folder."""
         folder = self.definition.app_folder
-        found = (Path(os.fsdecode(path)) for path, _ in datafolder.walk(folder)) if folder else ()
-        return sorted(path for path in found if path.is_file())
+        paths = (Path(os.fsdecode(path)) for path, _ in datafolder.walk(folder)) if folder else ()
+        return sorted(path for path in paths if path.is_file())
 
     def find(self, inside: str) -> Path | None:
         """Return the definition's file to which a path in the image or container probably refers.
@@ -59,24 +59,24 @@ class DefinitionSource:
         inner = [(path.relative_to(self.definition.context_folder), path) for path in self.context]
         if self.definition.app_folder is not None:
             inner += [(path.relative_to(self.definition.app_folder), path) for path in self.app]
-        found = []
+        candidates = []
         for name, path in inner:
             alike = zip(name.parts[::-1], wanted, strict=False)
             same = len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], alike)))
             if same:
-                is_copied = any(str(each) in self._copied for each in (name, *name.parents))
-                found.append((same, is_copied, -len(name.parts), path))
-        return max(found, key=lambda each: each[:-1])[-1] if found else None
+                is_copied = any(str(part) in self._copied for part in (name, *name.parents))
+                candidates.append((same, is_copied, -len(name.parts), path))
+        return max(candidates, key=lambda candidate: candidate[:-1])[-1] if candidates else None
 
     @functools.cached_property
     def _copied(self) -> frozenset[str]:
         """The files and folders of the context in the Dockerfile's COPY and ADD instructions."""
-        copies = (each for each in self.dockerfile.instructions() if each.name in ("COPY", "ADD"))
-        return frozenset(posixpath.normpath(word) for each in copies for word in each.words()[:-1])
+        copies = (step for step in self.dockerfile.instructions() if step.name in ("COPY", "ADD"))
+        return frozenset(posixpath.normpath(word) for step in copies for word in step.words()[:-1])
 
     def last(self, name: str) -> Iterator[Instruction]:
         """Yield the final image's last instruction of this name, if there is one."""
-        yield from [found for found in self.dockerfile.image() if found.name == name][-1:]
+        yield from [step for step in self.dockerfile.image() if step.name == name][-1:]
 
 
 def text_of(path: Path) -> str:

@@ -45,7 +45,7 @@ def frontend(source: DefinitionSource) -> Iterator[Finding]:
             yield finding("dockerfile.buildkit", source.at(instruction), what=f"{instruction.name} {used[0]}")
 
 
-class _Made(NamedTuple):
+class _Step(NamedTuple):
     """The paths that a step may have added to its layer: those in its words, except the paths in ``removed``."""
 
     instruction: Instruction
@@ -61,7 +61,7 @@ class _Made(NamedTuple):
 
 def late_removals(source: DefinitionSource) -> Iterator[Finding]:
     """Check layers.late-removal: a RUN removes files that an earlier step added to its layer."""
-    made: list[_Made] = []
+    earlier: list[_Step] = []
     for instruction in source.dockerfile.image():
         if instruction.name == "RUN":
             steps = list(commands(instruction.words()))
@@ -71,13 +71,13 @@ def late_removals(source: DefinitionSource) -> Iterator[Finding]:
             for path, stem in stems.items():
                 if stem.count("/") < 2 or (brings_lists and stem.startswith(_APT_LISTS)):
                     continue  # unknown, or apt's lists, which the same step added
-                maker = next((each for each in made if each.left(stem)), None)
+                maker = next((step for step in earlier if step.left(stem)), None)
                 if maker:
                     yield finding("layers.late-removal", source.at(instruction), path=path, line=maker.instruction.line)
             text = " ".join(word for step in steps if not _is_removal(step) for word in step)
-            made.append(_Made(instruction, text + (f" {_APT_LISTS}/" if brings_lists else ""), set(stems.values())))
+            earlier.append(_Step(instruction, text + (f" {_APT_LISTS}/" if brings_lists else ""), set(stems.values())))
         elif instruction.name in ("COPY", "ADD"):
-            made.append(_Made(instruction, "".join(instruction.words()[-1:])))
+            earlier.append(_Step(instruction, "".join(instruction.words()[-1:])))
 
 
 def _is_removal(command: list[str]) -> bool:

@@ -84,7 +84,7 @@ class Lock(NamedTuple):
         return ""
 
 
-def read(path: Path) -> Lock | None:
+def read_lock(path: Path) -> Lock | None:
     """Return the lock at ``path``; None if the file does not exist. Raises UsageError if it is not from deployer."""
     if not files.lexists(str(path)):
         return None

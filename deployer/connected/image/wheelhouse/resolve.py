@@ -138,10 +138,10 @@ def _stand_ins(folder: Path, packages: Mapping[str, str]) -> Iterable[str]:
 # ------------------------------------------------------------------------------------------------ errors of uv
 
 
-def _unsolved(requirements: Path, target: Target, said: str) -> UsageError | TransferError:
+def _unsolved(requirements: Path, target: Target, output: str) -> UsageError | TransferError:
     """Return the error that matches uv's stderr."""
-    reason = explanation(said)
-    if _NO_NETWORK.search(said) and "No solution" not in said:
+    reason = explanation(output)
+    if _NO_NETWORK.search(output) and "No solution" not in output:
         hint = "index and certificates come from pip's own settings: see `pip config list`, or give --ca-bundle"
         return TransferError(f"cannot resolve {requirements}: {reason}", hint)
     hints = [
@@ -149,17 +149,19 @@ def _unsolved(requirements: Path, target: Target, said: str) -> UsageError | Tra
         for name, version in sorted(target.packages.items())
         if re.search(rf"\b{re.escape(name)}(==|[<>@! ])", reason)
     ]
-    blocked = re.search(r"([\w.-]+)==\S+ has no (?:usable )?wheels|Wheels are required for `([\w.-]+)`", said)
-    if "platform tag" in said or "ABI tag" in said or "Python version tag" in said:
+    blocked = re.search(r"([\w.-]+)==\S+ has no (?:usable )?wheels|Wheels are required for `([\w.-]+)`", output)
+    if "platform tag" in output or "ABI tag" in output or "Python version tag" in output:
         hints.append(f"the image has {target}: require a release with wheels for that, or use another base")
     elif blocked:
         hints.append(_build_it(blocked[1] or blocked[2]))
     return UsageError(f"{requirements} has no solution: {reason}", "; ".join(hints) or "change the requirements")
 
 
-def explanation(said: str) -> str:
+def explanation(output: str) -> str:
     """Return uv's reason as one line, without decoration."""
-    text = " ".join(re.sub(r"^(error|hint|  cause): ?", "", line).strip() for line in said.splitlines() if line.strip())
+    text = " ".join(
+        re.sub(r"^(error|hint|  cause): ?", "", line).strip() for line in output.splitlines() if line.strip()
+    )
     return re.sub(r"^No solution found when resolving dependencies:? ?", "", text) or "uv gave no reason"
 
 

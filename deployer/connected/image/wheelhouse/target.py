@@ -56,12 +56,12 @@ class Target(NamedTuple):
 
     def platforms(self) -> list[str]:
         """Return the compatible platform tags, best first: each manylinux up to the glibc, then plain linux."""
-        found = []
+        names = []
         for minor in range(self.glibc[1], _OLDEST_GLIBC - 1, -1):
-            found.append(f"manylinux_{self.glibc[0]}_{minor}_{self.machine}")
+            names.append(f"manylinux_{self.glibc[0]}_{minor}_{self.machine}")
             if minor in _OLD_NAMES:
-                found.append(f"{_OLD_NAMES[minor]}_{self.machine}")
-        return [*found, f"linux_{self.machine}"]
+                names.append(f"{_OLD_NAMES[minor]}_{self.machine}")
+        return [*names, f"linux_{self.machine}"]
 
     def abis(self) -> list[str]:
         """Return the compatible ABI tags, best first."""
@@ -76,9 +76,9 @@ class Target(NamedTuple):
         ]
         ranks = {tag: rank for rank, tag in enumerate(order)}
         fitting = [
-            (min(ranks[tag] for tag in found), name)
+            (min(ranks[tag] for tag in fitting_tags), name)
             for name in names
-            if (found := parse_wheel_filename(name)[3] & ranks.keys())
+            if (fitting_tags := parse_wheel_filename(name)[3] & ranks.keys())
         ]
         return min(fitting)[1] if fitting else None
 

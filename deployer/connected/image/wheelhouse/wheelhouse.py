@@ -107,7 +107,7 @@ def check_early(definition: Definition, mode: Mode) -> None:
         return
     file = definition.folder / locks.FILE
     digest = locks.requirements_digest(asked)
-    lock = locks.read(file)
+    lock = locks.read_lock(file)
     if lock is None or lock.requirements != digest:
         _refuse_drift(file, "the requirements changed" if lock else "there is none", mode)
 
@@ -122,7 +122,7 @@ def ready(definition: Definition) -> tuple[Path, ...]:
     asked = requirements(definition)
     if asked is None:
         return ()
-    lock = locks.read(definition.folder / locks.FILE)
+    lock = locks.read_lock(definition.folder / locks.FILE)
     if lock is None or lock.requirements != locks.requirements_digest(asked):
         raise UsageError(f"{definition.name}: {locks.FILE} does not match the requirements", _BUILD)
     for pin in lock.pins:
@@ -150,7 +150,7 @@ def _lock(
     """Return the lock to use, and whether it is new."""
     file = definition.folder / locks.FILE
     digest = locks.requirements_digest(asked)
-    lock = locks.read(file)
+    lock = locks.read_lock(file)
     drift = lock.drift(target, digest) if lock else "there is none"
     if mode.upgrade:
         drift = drift or "newer releases are requested"

@@ -23,9 +23,9 @@ WITH_NUMPY = TARGET._replace(packages={"numpy": "1.26.4", "other": "1"})
 def test_it_is_a_requirements_file_that_can_be_read_again(tmp_path: Path) -> None:
     path = tmp_path / "python.lock"
     path.write_text(LOCK.text())
-    assert locks.read(path) == LOCK
+    assert locks.read_lock(path) == LOCK
     assert "tqdm==4.66.1 --hash=sha256:" + "c" * 64 + "  # tqdm-4.66.1-py3-none-any.whl\n" in LOCK.text()
-    assert locks.read(tmp_path / "none") is None
+    assert locks.read_lock(tmp_path / "none") is None
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_what_we_did_not_write_is_no_lock(tmp_path: Path, old: str, new: str) ->
     assert old in text
     path.write_text(text.replace(old, new))
     with pytest.raises(UsageError, match=r"python\.lock"):
-        locks.read(path)
+        locks.read_lock(path)
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ class Build:
 
     @property
     def pins(self) -> dict[str, str]:
-        found = locks.read(self.lock)
+        found = locks.read_lock(self.lock)
         return {pin.name: pin.version for pin in found.pins} if found else {}
 
 

@@ -54,7 +54,7 @@ def test_each_kind_gives_the_same_layer_and_keeps_the_configuration(
     files = tars.docker_archive(LAYERS) if kind == "docker" else tars.oci_archive(LAYERS, stored)
     path = tmp_path / "image"
     path.write_bytes(packed(tars.archive(files), outer))
-    image = archive.read(path, scratch)
+    image = archive.read_image(path, scratch)
     scratch.settle()
     assert raw(image.root) == EXPECTED
     assert image.architecture == "arm64"
@@ -67,10 +67,10 @@ def test_a_layout_that_is_a_folder(tmp_path: Path, scratch: Scratch) -> None:
         path = tmp_path / "layout" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
-    assert raw(archive.read(tmp_path / "layout", scratch).root) == EXPECTED
+    assert raw(archive.read_image(tmp_path / "layout", scratch).root) == EXPECTED
     scratch.settle()
     with pytest.raises(UsageError, match="not an OCI layout"):
-        archive.read(tmp_path, scratch)
+        archive.read_image(tmp_path, scratch)
 
 
 @pytest.mark.parametrize("outer", ["plain", "gzip", "zstd"])
@@ -82,7 +82,7 @@ def test_a_flat_tar_and_a_folder_give_the_same_layer(tmp_path: Path, scratch: Sc
     expected = raw(tars.root_of(LAYERS[0]))
     path = tmp_path / "flat"
     path.write_bytes(packed(LAYERS[0], outer))
-    assert raw(archive.read(path, scratch).root) == expected
+    assert raw(archive.read_image(path, scratch).root) == expected
     from_folder = Rootfs()
     from_folder.apply(folder.entries_of(str(whole)))
     assert raw(from_folder) == expected
@@ -105,7 +105,7 @@ def test_a_damaged_blob_is_refused(tmp_path: Path) -> None:
         path = tmp_path / "image"
         path.write_bytes(tars.archive(files))
         with Scratch(tmp_path) as scratch:
-            archive.read(path, scratch)
+            archive.read_image(path, scratch)
             with pytest.raises(IntegrityError, match="does not have its digest"):
                 scratch.settle()
 
@@ -117,7 +117,7 @@ def test_a_compressed_tar_that_is_cut_or_broken_is_refused(tmp_path: Path, name:
     for damaged in (data[: len(data) // 2], data[:-4], data[:50] + bytes([data[50] ^ 0x55]) + data[51:]):
         path.write_bytes(damaged)
         with Scratch(tmp_path) as scratch, contextlib.suppress(UsageError):
-            image = archive.read(path, scratch)
+            image = archive.read_image(path, scratch)
             # zstd streams without a checksum show some changes in the content alone
             assert name == "zstd"
             assert raw(image.root) != raw(tars.root_of(LAYERS[0]))
@@ -143,7 +143,7 @@ def test_what_is_no_image_is_refused_with_the_reason(
     path = tmp_path / "file"
     path.write_bytes(data)
     with pytest.raises(UsageError, match=reason) as caught:
-        archive.read(path, scratch)
+        archive.read_image(path, scratch)
     assert str(path) in caught.value.message
 
 

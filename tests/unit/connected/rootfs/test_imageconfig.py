@@ -48,8 +48,8 @@ def test_what_no_site_could_run_is_refused(config: dict[str, Any], said: str, tm
 
 def test_null_is_nothing() -> None:
     nothing = dict.fromkeys(("Env", "WorkingDir", "Entrypoint", "Cmd", "Labels"))
-    assert imageconfig.read(nothing) == imageconfig.read({})
-    assert imageconfig.read({}).kept() == {}
+    assert imageconfig.checked(nothing) == imageconfig.checked({})
+    assert imageconfig.checked({}).kept() == {}
 
 
 def test_variables_that_no_shell_knows_are_left_out_and_named(tmp_path: Path) -> None:
