@@ -64,7 +64,9 @@ class Wheel(WheelFile):
     """
 
     def __init__(self, stream: IO[bytes], name: str) -> None:
-        archive = zipfile.ZipFile(_Bounded(stream, name))
+        bounded = _Bounded(stream, name)
+        archive = zipfile.ZipFile(bounded)
+        bounded.is_listed = True
         super().__init__(archive)
         names = [info.filename for info in archive.infolist() if not info.is_dir() and _check_info(info)]
         version = parse_metadata_file(self.read_dist_info("WHEEL"))["Wheel-Version"] or ""
@@ -141,16 +143,23 @@ class _Prefix(SchemeDictionaryDestination):
 
 
 class _Bounded:
-    """A file that refuses large reads: zipfile reads the list of files of an archive at once."""
+    """A file that zipfile reads in pieces, because a hostile size would fill the memory.
+
+    zipfile reads the list of files at once, so a list that is too large is refused. It reads contents in a loop.
+
+    Attributes:
+        is_listed: the list of files has been read.
+    """
 
     def __init__(self, stream: IO[bytes], name: str) -> None:
         self._stream = stream
         self.name = name
+        self.is_listed = False
 
     def read(self, size: int = -1) -> bytes:
-        if size > _MAX_LIST:
+        if size > _MAX_LIST and not self.is_listed:
             raise zipfile.BadZipFile(f"its list of files has {size} bytes, and {_MAX_LIST} are allowed")
-        return self._stream.read(_MAX_LIST if size < 0 else size)
+        return self._stream.read(_MAX_LIST if size < 0 else min(size, _MAX_LIST))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
