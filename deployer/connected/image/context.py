@@ -2,7 +2,6 @@
 
 import contextlib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import IO
 
 from docker.utils.build import exclude_paths
@@ -32,14 +31,6 @@ def write_context(definition: Definition, stream: IO[bytes]) -> None:
         with _walked(definition):
             context_tar(definition.context_folder, exclude=_excluded(definition), fileobj=stream)
     stream.seek(0)
-
-
-def paths(definition: Definition) -> Iterator[Path]:
-    """Yield the files of the context, sorted."""
-    for name in names(definition):
-        path = definition.context_folder / name
-        if path.is_file() and not path.is_symlink():
-            yield path
 
 
 def names(definition: Definition) -> list[str]:

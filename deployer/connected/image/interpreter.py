@@ -46,7 +46,17 @@ def ask(client: docker.DockerClient, image: str, name: str) -> Target:
     Raises:
         UsageError: the image has no Python, or its Python is not supported for wheels.
     """
-    output = _run(client, image, name, ["python3", "-s", "-c", _QUESTION])
+    # The container has no network, and is removed.
+    unstarted = engine.container(client, image, ["-s", "-c", _QUESTION], entrypoint=["python3"], user="0")
+    with engine.errors_named(client, f"start a container of {name}"), unstarted as container:
+        try:
+            client.api.start(container)
+        except APIError as error:
+            if "executable file not found" in str(error.explanation) or "no such file" in str(error.explanation):
+                raise _none(name, "it has no python3 in its PATH") from error
+            raise
+        client.api.wait(container, timeout=_PATIENCE)
+        output = bytes(client.api.logs(container, stdout=True, stderr=True)).decode("utf-8", "replace")
     try:
         last = (output.splitlines() or [""])[-1]
         fields = json_records.Fields(json_records.parse(last.encode(), "the answer"), "what the image's Python says")
@@ -72,17 +82,3 @@ def _is_version(text: str) -> bool:
 def _none(name: str, reason: str) -> UsageError:
     hint = "install python3 in the Dockerfile's last stage, or leave `python` out of bundle.yaml"
     return UsageError(f"cannot make a wheelhouse for {name}: {reason}", hint)
-
-
-def _run(client: docker.DockerClient, image: str, name: str, command: list[str]) -> str:
-    """Return the output of a command in a container of ``image``. The container has no network and is removed."""
-    unstarted = engine.container(client, image, command[1:], entrypoint=command[:1], user="0")
-    with engine.errors_named(client, f"start a container of {name}"), unstarted as container:
-        try:
-            client.api.start(container)
-        except APIError as error:
-            if "executable file not found" in str(error.explanation) or "no such file" in str(error.explanation):
-                raise _none(name, "it has no python3 in its PATH") from error
-            raise
-        client.api.wait(container, timeout=_PATIENCE)
-        return bytes(client.api.logs(container, stdout=True, stderr=True)).decode("utf-8", "replace")

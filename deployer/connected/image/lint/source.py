@@ -40,7 +40,8 @@ class DefinitionSource:
     @functools.cached_property
     def context(self) -> list[Path]:
         """The files of the build context."""
-        return list(context.paths(self.definition))
+        paths = (self.definition.context_folder / name for name in context.names(self.definition))
+        return [path for path in paths if path.is_file() and not path.is_symlink()]
 
     @functools.cached_property
     def app(self) -> list[Path]:

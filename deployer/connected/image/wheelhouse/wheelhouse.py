@@ -11,7 +11,7 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -161,13 +161,15 @@ def _lock(
     kept = lock.pins if lock and not mode.upgrade else ()
     fresh = resolve.resolve(asked, digest, target, sources, kept)
     files.write_text(str(file), fresh.text())
-    for line in _changes(lock, fresh):
-        say(f"wheels: {line}")
-    was = {pin.name: pin for pin in kept}  # packages whose old pin is kept are not reported
+    before = {pin.name: pin for pin in lock.pins} if lock else {}
+    after = {pin.name: pin for pin in fresh.pins}
+    for name in sorted(before.keys() | after.keys()):
+        was, now = before.get(name), after.get(name)
+        if was != now:
+            say(f"wheels: {name} {was.version if was else 'absent'} -> {now.version if now else 'absent'}")
+    changed = [pin for pin in fresh.pins if pin not in kept]
     with contextlib.suppress(DeployerError):  # the lock is good, so it is not an error if an index stops responding
-        for remark in resolve.held_back(
-            asked, target, sources, [pin for pin in fresh.pins if was.get(pin.name) != pin]
-        ):
+        for remark in resolve.held_back(asked, target, sources, changed):
             terminal.warn(remark)
     return fresh, fresh != lock
 
@@ -179,15 +181,6 @@ def _refuse_drift(file: Path, drift: str, mode: Mode) -> None:
         raise Refused(f"{file} is not up to date: {drift}", hint)
     if mode.offline:
         raise UsageError(f"offline, and {file} is not up to date: {drift}", f"{_BUILD} once without --offline")
-
-
-def _changes(old: Lock | None, new: Lock) -> Iterator[str]:
-    before = {pin.name: pin for pin in old.pins} if old else {}
-    after = {pin.name: pin for pin in new.pins}
-    for name in sorted(before.keys() | after.keys()):
-        was, now = before.get(name), after.get(name)
-        if was != now:
-            yield f"{name} {was.version if was else 'absent'} -> {now.version if now else 'absent'}"
 
 
 # ------------------------------------------------------------------------------------------------ the cache
