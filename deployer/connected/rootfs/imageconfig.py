@@ -1,11 +1,12 @@
 """The settings that a bundle keeps from an image's configuration. They are untrusted text, which no shell runs."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from deployer.contract.base.errors import UsageError
 from deployer.contract.base.text import fault, is_name, printable
 
+_Kind = TypeVar("_Kind")
 _HINT = "make the image again with docker build; docker image inspect shows its configuration"
 
 
@@ -45,9 +46,7 @@ def checked(config: Mapping[str, Any]) -> ImageConfig:
     Raises:
         UsageError: a value could be packed but never run, because of a wrong type, a NUL or control characters.
     """
-    labels = config.get("Labels") or {}
-    if not isinstance(labels, dict):
-        raise _wrong("Labels", labels, "names and texts")
+    labels = _typed("Labels", config.get("Labels") or {}, dict, "names and texts")
     entries = _words(config, "Env")
     env = [entry for entry in entries if "=" in entry and is_name(entry.partition("=")[0])]
     return ImageConfig(
@@ -61,21 +60,19 @@ def checked(config: Mapping[str, Any]) -> ImageConfig:
 
 
 def _words(config: Mapping[str, Any], name: str) -> list[str]:
-    words = config.get(name) or []
-    if not isinstance(words, list):
-        raise _wrong(name, words, "a list of texts")
-    return [_text(name, word, lines=True) for word in words]
+    return [_text(name, word, lines=True) for word in _typed(name, config.get(name) or [], list, "a list of texts")]
 
 
 def _text(name: str, value: Any, lines: bool = False) -> str:
-    if not isinstance(value, str):
-        raise _wrong(name, value, "text")
-    problem = fault(value, lines)
+    text = _typed(name, value, str, "text")
+    problem = fault(text, lines)
     if problem:
         raise UsageError(f"the image's configuration cannot be packed: {name}: {problem}", _HINT)
+    return text
+
+
+def _typed(name: str, value: Any, kind: type[_Kind], words: str) -> _Kind:
+    if not isinstance(value, kind):
+        shown = printable(repr(value))[:60]
+        raise UsageError(f"the image's configuration cannot be packed: {name} must be {words}, not {shown}", _HINT)
     return value
-
-
-def _wrong(name: str, value: Any, kind: str) -> UsageError:
-    shown = printable(repr(value))[:60]
-    return UsageError(f"the image's configuration cannot be packed: {name} must be {kind}, not {shown}", _HINT)

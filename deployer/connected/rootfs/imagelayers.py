@@ -5,7 +5,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import docker
 
@@ -26,21 +26,16 @@ def opened(client: docker.DockerClient, reference: str) -> Iterator[Iterator[Fil
         yield map(iter, layers)
         return
     with Scratch(Path(tempfile.gettempdir())) as scratch, tempfile.NamedTemporaryFile() as saved:
-        _save(client, reference, saved)
+        size = int(engine.image_config(client, reference).get("Size") or 0)
+        in_folder = files.errors_named(f"save {reference} in {tempfile.gettempdir()}", "set TMPDIR")
+        of_engine = engine.errors_named(client, f"save {reference}")
+        with in_folder, of_engine, progress.bar("read layers", size or None) as advance:
+            for chunk in client.api.get_image(reference):
+                saved.write(chunk)
+                advance(len(chunk))
         saved.flush()
         layered = archive.layered(Path(saved.name), scratch)
         yield (archive.entries_of(part, scratch) for part, _ in (layered.layers if layered else ()))
-
-
-def _save(client: docker.DockerClient, reference: str, stream: IO[bytes]) -> None:
-    size = int(engine.image_config(client, reference).get("Size") or 0)
-    with contextlib.ExitStack() as cleanup:
-        cleanup.enter_context(files.errors_named(f"save {reference} in {tempfile.gettempdir()}", "set TMPDIR"))
-        cleanup.enter_context(engine.errors_named(client, f"save {reference}"))
-        advance = cleanup.enter_context(progress.bar("read layers", size or None))
-        for chunk in client.api.get_image(reference):
-            stream.write(chunk)
-            advance(len(chunk))
 
 
 def layer_folders(client: docker.DockerClient, reference: str) -> list[str]:

@@ -12,6 +12,7 @@ from deployer.connected.image.lint.source import DefinitionSource
 from deployer.contract.rules.findings import Finding
 
 _OURS = {"BASE", "BUILD_BASE"}
+_BUILDKIT = re.compile(r"--(mount|network|security|link|parents|chmod)\b")
 _APT = ("apt", "apt-get", "aptitude")
 _APT_LISTS = "/var/lib/apt/lists"
 
@@ -37,12 +38,9 @@ def frontend(source: DefinitionSource) -> Iterator[Finding]:
         line, image = source.dockerfile.directives["syntax"]
         yield finding("dockerfile.syntax", f"{source.name}:{line}", frontend=image)
     for instruction in source.dockerfile.instructions():
-        used = [
-            flag for flag in instruction.flags if re.match(r"--(mount|network|security|link|parents|chmod)\b", flag)
-        ]
-        used += ["a here-document"] if instruction.heredoc else []
+        used = next(filter(_BUILDKIT.match, instruction.flags), "a here-document" if instruction.heredoc else "")
         if used:
-            yield finding("dockerfile.buildkit", source.at(instruction), what=f"{instruction.name} {used[0]}")
+            yield finding("dockerfile.buildkit", source.at(instruction), what=f"{instruction.name} {used}")
 
 
 class _Step(NamedTuple):
