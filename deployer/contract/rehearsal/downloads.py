@@ -119,21 +119,24 @@ def general(wanted: Wanted) -> Offline:
     what = wanted.url or wanted.host
     if wanted.about.get("method", "").upper() in _SENDING:
         return Offline(f"{what}, to send data there", _NO_INTERNET + _UPLOAD)
-    is_file = _is_file(wanted)
-    if is_file is not True:
-        told = _SERVICE if is_file is False else f"if it wants a file, {_FILE}; if it wants a service: {_SERVICE}"
+    port = wanted.about.get("port", "")
+    is_file = wanted.url or wanted.about.get("program", "") in _FETCHERS or port in _FILE_PORTS
+    if not is_file:  # a port shows that it is a service, such as a queue, a clock or a licence
+        told = _SERVICE if port else f"if it wants a file, {_FILE}; if it wants a service: {_SERVICE}"
         return Offline(what, _NO_INTERNET + told)
     package = _package(wanted.stack)
     if package and not _CARRIERS.fullmatch(package):
         return _once(wanted, f"{package}: {what}", ["python3", _program(wanted.stack)], _ONCE_OR_NOTHING)
-    name = _file_of(wanted.url)
-    fetch = _fetch(wanted.url, "data/files/" + name) if name else ()
-    return Offline(what, _NO_INTERNET + _FILE, fetch, _data("files") if name else ())
+    name = wanted.url.partition("?")[0].partition("#")[0].rpartition("/")[2]
+    if not _PLAIN.fullmatch(name):
+        return Offline(what, _NO_INTERNET + _FILE)
+    return Offline(what, _NO_INTERNET + _FILE, _fetch(wanted.url, "data/files/" + name), _data("files"))
 
 
 def _kept_file(wanted: Wanted) -> Optional[Offline]:
     """Return the remedy for one file if the library itself shows where it would keep it, else None."""
-    url, place = wanted.about.get("origin", "") or wanted.url, _place(wanted)
+    url = wanted.about.get("origin", "") or wanted.url
+    place = next(filter(None, (_key(wanted.about.get(name, ""), wanted) for name in _PLACES)), "")
     if not place:
         return None
     name = place.rpartition("/")[2]
@@ -142,14 +145,6 @@ def _kept_file(wanted: Wanted) -> Optional[Offline]:
     links = _home_links(wanted.job) if in_home else _links(wanted.job, "files", place, source)
     remedy = _NO_INTERNET + f"put {name} in the bundle, and link it to {place}, where the library keeps it"
     return Offline("{}: {}".format(_package(wanted.stack) or "a library", name), remedy, _fetch(url, source), links)
-
-
-def _is_file(wanted: Wanted) -> Optional[bool]:
-    """Return whether a program requested a file, not a service (a queue, a clock, a licence). None: unknown."""
-    if wanted.url or wanted.about.get("program", "") in _FETCHERS:
-        return True
-    port = wanted.about.get("port", "")
-    return port in _FILE_PORTS if port else None
 
 
 def _package(stack: Sequence[CodeFrame]) -> str:
@@ -353,19 +348,8 @@ def _is_at(source: Source, wanted: Wanted) -> bool:
 # ------------------------------------------------------------------------------------------------ their parts
 
 
-def _file_of(url: str) -> str:
-    """Return the file name at the end of a URL or a path; empty if it is not plain."""
-    name = url.partition("?")[0].partition("#")[0].rpartition("/")[2]
-    return name if _PLAIN.fullmatch(name) else ""
-
-
 def _is_repository(name: str) -> bool:
     return _REPOSITORY.fullmatch(name) is not None
-
-
-def _place(wanted: Wanted) -> str:
-    """Return where the library keeps its file, as a key of ``links``; empty if it is outside the home and the job."""
-    return next(filter(None, (_key(wanted.about.get(name, ""), wanted) for name in _PLACES)), "")
 
 
 def _key(path: str, wanted: Wanted) -> str:

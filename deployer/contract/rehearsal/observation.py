@@ -7,8 +7,7 @@ Times are seconds since the epoch, all from the clock of one machine.
 """
 
 import json
-import math
-from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Iterable, List, Mapping, NamedTuple, Optional, Tuple
 
 from deployer.contract.base.json_records import Record
 from deployer.contract.base.text import printable
@@ -151,39 +150,25 @@ def _observation(line: bytes, process: str) -> Optional[Observation]:
     if not isinstance(record, dict) or record.get("kind") not in KINDS:
         return None
     what, time, stack = (record.get(name) for name in ("what", "time", "stack"))
-    if not isinstance(what, str) or not what or time is None or not _is_time(time) or not isinstance(stack, list):
+    if not isinstance(what, str) or not what or not isinstance(stack, list):
         return None
-    frames = [_frame(item) for item in stack[:_MAX_FRAMES]]
-    about = record.get("about", {})
-    if None in frames or not isinstance(about, dict):
+    if (
+        isinstance(time, bool) or not isinstance(time, (int, float)) or not 0 <= time <= MAX_TIME
+    ):  # "not a number" is in no range
         return None
-    known = tuple(frame for frame in frames if frame is not None)
-    return Observation(record["kind"], what[:_MAX_TEXT], float(time), known, _about(about), process)
+    about, stack = record.get("about", {}), stack[:_MAX_FRAMES]
+    if not isinstance(about, dict) or not all(isinstance(item, list) for item in stack):
+        return None
+    if any(list(map(type, item)) != [str, int, str] for item in stack):
+        return None
+    frames = tuple(CodeFrame(file[:_MAX_PATH], max(line, 0), name[:_MAX_TEXT]) for file, line, name in stack)
+    texts = [(key[:_MAX_TEXT], value) for key, value in about.items() if isinstance(value, str) and value]
+    # The text of the exceptions that led to the last one has several lines.
+    known = {key: value[: 10 * _MAX_TEXT] for key, value in texts[:_MAX_ABOUT]}
+    return Observation(record["kind"], what[:_MAX_TEXT], float(time), frames, known, process)
 
 
 def _number(digits: str) -> int:
     if len(digits) > 20:  # as in json_records: a long number keeps older Pythons busy for hours
         raise ValueError("a number has %d digits" % len(digits))
     return int(digits)
-
-
-def _is_time(value: Any) -> bool:
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return number and math.isfinite(value) and 0 <= value <= MAX_TIME
-
-
-def _frame(item: Any) -> Optional[CodeFrame]:
-    if not isinstance(item, list) or len(item) != 3:
-        return None
-    file, line, function = item
-    if not isinstance(file, str) or not isinstance(function, str) or isinstance(line, bool):
-        return None
-    if not isinstance(line, int):
-        return None
-    return CodeFrame(file[:_MAX_PATH], max(line, 0), function[:_MAX_TEXT])
-
-
-def _about(found: Dict[Any, Any]) -> Dict[str, str]:
-    texts = [(key[:_MAX_TEXT], value) for key, value in found.items() if isinstance(value, str) and value]
-    # The text of the exceptions that led to the last one has several lines.
-    return {key: value[: 10 * _MAX_TEXT] for key, value in texts[:_MAX_ABOUT]}

@@ -7,7 +7,7 @@ process's accesses, because a library may catch a network error and raise its ow
 import itertools
 import posixpath
 import re
-from typing import Collection, Dict, Iterable, List, Mapping, NamedTuple, Optional, Pattern, Sequence, Set, Tuple
+from typing import Collection, Dict, Iterable, List, NamedTuple, Optional, Pattern, Sequence, Tuple
 
 from deployer.contract.base import json_records, records
 from deployer.contract.base.errors import EXIT_DONE, Refused
@@ -42,16 +42,8 @@ RULES: Dict[str, Rule] = {
     ),
     "rehearse.memory": Rule(ERROR, "{how}", "{remedy}"),
     "rehearse.missing": Rule(ERROR, "it looked for {path}, which does not exist{how}", "{remedy}"),
-    "rehearse.program": Rule(
-        ERROR,
-        "it started {program}, which the image does not have",
-        "{remedy}",
-    ),
-    "rehearse.daemon": Rule(
-        ERROR,
-        "it contacted {what}",
-        "{remedy}",
-    ),
+    "rehearse.program": Rule(ERROR, "it started {program}, which the image does not have", "{remedy}"),
+    "rehearse.daemon": Rule(ERROR, "it contacted {what}", "{remedy}"),
     "rehearse.threads": Rule(
         WARNING,
         "{threads} threads ran at once in a rank that has {cpus} CPUs",
@@ -373,26 +365,20 @@ class Rehearsal(NamedTuple):
 def read(data: bytes, what: str) -> Rehearsal:
     """Parse the record of a rehearsal. Raises UsageError."""
     fields = json_records.loads(data, SCHEMA, what)
-    return records.read(Rehearsal, fields, date=_date(fields), command=tuple(fields.words("command")))
+    date = fields.number("date")
+    if date > seen.MAX_TIME:
+        raise fields.error(f"{fields.what}: field 'date' is not a time before the year 3000")
+    return records.read(Rehearsal, fields, date=date, command=tuple(fields.words("command")))
 
 
 def _frames(fields: Fields) -> Tuple[CodeFrame, ...]:
     """Return the stack. Its texts are escaped when they are printed."""
     found = fields.record.get("stack", [])
-    whole = isinstance(found, list) and all(isinstance(item, list) and len(item) == 3 for item in found)
-    if not whole or not all(
-        isinstance(file, str) and type(line) is int and line >= 0 and isinstance(function, str)
-        for file, line, function in found
+    if not isinstance(found, list) or not all(
+        isinstance(item, list) and list(map(type, item)) == [str, int, str] and item[1] >= 0 for item in found
     ):
         raise fields.error(f"{fields.what}: field 'stack' is not a list of file, line and function")
     return tuple(CodeFrame(*item) for item in found)
-
-
-def _date(fields: Fields) -> int:
-    found = fields.number("date")
-    if found > seen.MAX_TIME:
-        raise fields.error(f"{fields.what}: field 'date' is not a time before the year 3000")
-    return found
 
 
 # ------------------------------------------------------------------------------------------------ the judgement
@@ -485,14 +471,6 @@ def _still_ran(ending: JobEnding) -> Reached:
 _Asked = Tuple[str, Optional[CodeFrame], str]
 
 
-class _Process(NamedTuple):
-    """The facts about a process from its first observation."""
-
-    home: str = ""
-    folder: str = ""
-    pid: str = ""
-
-
 class _Judgement:
     def __init__(
         self, observed: Observed, ending: JobEnding, own: Collection[str], job: str, waits: bool, had_input: bool
@@ -506,11 +484,7 @@ class _Judgement:
         self.observations = [
             item for item in observed.observations if not _is_own(item, mine) and not _NEVER.search(item.what)
         ]
-        self.processes = {
-            item.process: _Process(item.about.get("home", ""), item.about.get("folder", ""), item.about.get("pid", ""))
-            for item in observed.observations
-            if item.kind == seen.PROCESS
-        }
+        self.processes = {item.process: item.about for item in observed.observations if item.kind == seen.PROCESS}
         self.uncaught = self._first_uncaught() if ending.failed else None
         self.cause = self._cause()
 
@@ -542,19 +516,17 @@ class _Judgement:
                     named = [item for item in self.observations if item.kind in kinds and _ends_with(item.what, path)]
                     alike = []
                 elif not alike and seen.HOST in kinds:  # a native library in this process made the request
-                    pid = self.processes.get(end.process, _Process()).pid
-                    alike = [item for item in self._native(kinds, pid) if item.time <= end.time]
+                    pid = self.processes.get(end.process, {}).get("pid")
+                    native = [item for item in self.observations if item.kind in kinds and not item.stack]
+                    alike = [item for item in native if pid and item.about.get("pid") == pid and item.time <= end.time]
                 if named or alike:
                     return max(named or alike, key=lambda item: (_shared(item.stack, end.stack), item.time))
-        inside = [item for item in before if item.kind in (*_NETWORK_KINDS, seen.WRITE) and _is_within(item, end)]
+        # Made by the function that raised the exception, or by a function that it called.
+        within = [item for item in before if end.stack and _shared(item.stack, end.stack) == len(end.stack)]
+        inside = [item for item in within if item.kind in (*_NETWORK_KINDS, seen.WRITE)]
         if inside and (_DOWNLOAD.search(text) or inside[-1].stack[:1] != end.stack[:1]):
             return inside[-1]
         return None
-
-    def _native(self, kinds: Collection[str], pid: str) -> List[Observation]:
-        """Return the kernel's observations of a process."""
-        known = (item for item in self.observations if item.kind in kinds and not item.stack)
-        return [item for item in known if pid and item.about.get("pid") == pid]
 
     def _last_reach(self) -> Optional[Observation]:
         """Return why a job without an exception probably ended: programs may exit, or abort MPI, by themselves."""
@@ -628,7 +600,10 @@ class _Judgement:
         # A library that tries several mirrors in turn wants only one thing.
         wanted: Dict[Tuple[str, Optional[CodeFrame]], Tuple[Offline, List[str], List[Observation]]] = {}
         known: List[Offline] = []
-        for (name, place, _), group in _merged(groups):
+        with_place = {name for name, place, _ in groups if place is not None}
+        for (name, place, _), group in groups.items():
+            if place is None and name in with_place:  # a native program's request for a host that Python also requested
+                continue
             asked = self._wanted(name, group)
             offline = downloads.recognise(asked)
             if offline is None:
@@ -666,16 +641,10 @@ class _Judgement:
         first = next((item for item in group if item.stack), group[0])
         longest = max((item.stack for item in group), key=len)
         url = next((item.what for item in group if item.kind == seen.URL), "")
-        process = self.processes.get(first.process, _Process())
-        return Wanted(
-            name,
-            url or about.get("url", "") or about.get("fullurl", ""),
-            about,
-            longest,
-            process.home,
-            process.folder,
-            self.job,
-        )
+        url = url or about.get("url", "") or about.get("fullurl", "")
+        process = self.processes.get(first.process, {})
+        home, folder = process.get("home", ""), process.get("folder", "")
+        return Wanted(name, url, about, longest, home, folder, self.job)
 
     def _of_write(self, what: str, group: Sequence[Observation], stopped: bool) -> Reached:
         """Return the finding about a write, with the library that would keep a download there and its remedy."""
@@ -762,32 +731,30 @@ class _Judgement:
         text = end.what + "\n" + end.about.get("after", "")
         subject = posixpath.basename(end.stack[-1].file) if end.stack else "the job"
         path = next(iter(_QUOTED.findall(end.what)), "")
-        made = _finding("rehearse.ended", subject, ERROR, how="it ended with " + end.what)
+        ended, how = "it ended with " + end.what, ": " + end.what
+        made = _finding("rehearse.ended", subject, ERROR, how=ended)
         known_end = remedies.of_exception(end.what)
         if known_end is not None:
             made = made._replace(remedy=known_end)
         elif _OUT_OF_MEMORY.search(end.what):
-            made = _finding("rehearse.memory", subject, ERROR, how="it ended with " + end.what, remedy=_MEMORY_REMEDY)
+            made = _finding("rehearse.memory", subject, ERROR, how=ended, remedy=_MEMORY_REMEDY)
         elif re.search(r"Read-only file system|\[Errno 30\]", text):
-            values = {"path": path or "a file", "how": ": " + end.what, "job": JOB}
-            made = _finding("rehearse.readonly", path or subject, ERROR, **values)
+            made = _finding("rehearse.readonly", path or subject, ERROR, path=path or "a file", how=how, job=JOB)
         elif re.search(r"^(FileNotFoundError|OSError: .*cannot open shared object)", end.what):
-            values = {"path": path or "a file", "how": ": " + end.what, "remedy": _remedy_of(path)}
+            values = {"path": path or "a file", "how": how, "remedy": _remedy_of(path)}
             made = _finding("rehearse.missing", path or subject, ERROR, **values)
         elif re.search(r"^(ModuleNotFoundError|ImportError)", end.what):
-            values = {"path": "the module " + path, "how": ": " + end.what, "remedy": _MODULE_REMEDY}
+            values = {"path": "the module " + path, "how": how, "remedy": _MODULE_REMEDY}
             made = _finding("rehearse.missing", path or subject, ERROR, **values)
         elif _WITH_CAUSE[0][0].search(text):
-            what = f"ended with {end.what}"
             known = downloads.recognise(self._wanted("", [end])) or downloads.general(Wanted("", "", {}, ()))
-            made = _finding(NETWORK_CODE, subject, ERROR, what=what, remedy=known.remedy)
+            made = _finding(NETWORK_CODE, subject, ERROR, what=f"ended with {end.what}", remedy=known.remedy)
             return Reached(made, True, end.stack, known.prepare, known.definition)
         elif _DOWNLOAD.search(text) or "not found" in text:
             # A library may search for files without opening them: torchvision without download=True.
             offline = downloads.recognise(self._wanted("", [end]))
             if offline is not None and offline.prepare:
-                values = {"path": offline.what, "how": ": " + end.what, "remedy": offline.remedy}
-                made = _finding("rehearse.missing", subject, ERROR, **values)
+                made = _finding("rehearse.missing", subject, ERROR, path=offline.what, how=how, remedy=offline.remedy)
                 return Reached(made, True, end.stack, offline.prepare, offline.definition)
         return Reached(made, True, end.stack)
 
@@ -816,8 +783,8 @@ def _consumed(ending: JobEnding, used: Used, bounds: Bounds) -> Iterable[Reached
     if ending.how == LIMIT:
         yield _still_ran(ending)
     if ending.how in (DONE, LIMIT) and bounds.seconds and ending.seconds > bounds.seconds:
-        values = {"seconds": f"{ending.seconds:.0f}", "limit": str(bounds.seconds)}
-        yield Reached(_finding(TIME_CODE, "the job", WARNING, **values))
+        took = f"{ending.seconds:.0f}"
+        yield Reached(_finding(TIME_CODE, "the job", WARNING, seconds=took, limit=str(bounds.seconds)))
     limit = "%d MiB" % bounds.memory if bounds.memory else "the limit"
     if ending.how == MEMORY:
         how = f"the kernel killed it for lack of memory: a rank may use {limit}, its files in /dev/shm included"
@@ -830,8 +797,8 @@ def _consumed(ending: JobEnding, used: Used, bounds: Bounds) -> Iterable[Reached
         yield Reached(_finding("rehearse.memory", "the job", WARNING, how=how, remedy=_FILES_REMEDY))
     # One more is usual, because the thread that waits for the workers also runs at times.
     if bounds.cpus and used.threads and used.threads > bounds.cpus + 1:
-        values = {"threads": str(used.threads), "cpus": str(bounds.cpus)}
-        yield Reached(_finding("rehearse.threads", "the job", WARNING, **values))
+        threads, cpus = str(used.threads), str(bounds.cpus)
+        yield Reached(_finding("rehearse.threads", "the job", WARNING, threads=threads, cpus=cpus))
 
 
 def _finding(code: str, subject: str, severity: str, **values: str) -> Finding:
@@ -854,14 +821,6 @@ def _limited(found: Sequence[Reached]) -> Iterable[Reached]:
     for code, count in sorted(counts.items()):
         if count > _MOST:
             yield unseen("not shown: {} of {}".format(counted(count - _MOST, "finding"), code), NOTE)
-
-
-def _merged(
-    groups: Mapping[_Asked, List[Observation]],
-) -> List[Tuple[_Asked, List[Observation]]]:
-    """Return the groups without those of native programs for hosts that Python also requested."""
-    with_place: Set[str] = {name for name, place, _ in groups if place is not None}
-    return [(key, group) for key, group in groups.items() if key[1] is not None or key[0] not in with_place]
 
 
 def _is_own(item: Observation, own: Collection[str]) -> bool:
@@ -902,11 +861,6 @@ def _shared(stack: Sequence[CodeFrame], other: Sequence[CodeFrame]) -> int:
     """Return how many outermost frames two stacks share."""
     same = ((one.file, one.function) == (two.file, two.function) for one, two in zip(stack[::-1], other[::-1]))
     return sum(itertools.takewhile(bool, same))
-
-
-def _is_within(item: Observation, end: Observation) -> bool:
-    """Return whether the function that raised the exception, or a function called by it, made the observation."""
-    return bool(end.stack) and _shared(item.stack, end.stack) == len(end.stack)
 
 
 def _remedy_of(path: str) -> str:
