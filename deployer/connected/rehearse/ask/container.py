@@ -91,12 +91,9 @@ class _Bundle(NamedTuple):
 
 class _Host:
     def __init__(
-        self,
-        client: docker.DockerClient,
-        request: RehearsalRequest,
-        accepted: Sequence[str],
+        self, client: docker.DockerClient, request: RehearsalRequest, accepted: Sequence[str],
         tell: Callable[[str], None],
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._client = client
         self._tell = tell
         self._folder = caches.REHEARSE.folder / KEPT
@@ -134,7 +131,11 @@ class _Host:
                 return self._kept(answer)
             error = json_records.parse(answer[crossing.ERROR], "the error of a rehearsal")
             if "forbidden" not in error:
-                raise self._raised(error)
+                kind = BY_EXIT_CODE.get(error["code"], DeployerError)
+                message, hint, *details = (
+                    self._outside(str(text)) for text in (error["message"], error["hint"], *error["details"])
+                )
+                raise kind(message, hint, details)
             forbidden = str(error["forbidden"])
         raise Refused(f"the engine's machine cannot simulate a site: {forbidden}", _ALLOW)
 
@@ -205,12 +206,6 @@ class _Host:
             text = text.replace(inside, path)
         return printable(text)
 
-    def _raised(self, error: dict[str, Any]) -> DeployerError:
-        """Return the error that a rehearsal ended with."""
-        kind = BY_EXIT_CODE.get(error["code"], DeployerError)
-        details = [self._outside(str(each)) for each in error["details"]]
-        return kind(self._outside(str(error["message"])), self._outside(str(error["hint"])), details)
-
     def _copy_in(self, container: str) -> None:
         """Copy everything that the rehearsal needs into a container that has not started yet."""
         api, user = self._client.api, _user()
@@ -221,13 +216,11 @@ class _Host:
         }
         api.put_archive(container, "/", self._tar(own, (crossing.STATE, crossing.BUNDLES, crossing.PROGRAMS, _HOME)))
         if not self._is_there(container, self._programs):
-            found = {f"{self._programs}/{name}": data for name, data in self._sources.items()}
-            folders = {
-                str(parent) for name in found for parent in Path(name).parents if str(parent) > crossing.PROGRAMS
-            }
-            api.put_archive(
-                container, "/", self._tar({**found, self._programs + crossing.WHOLE: b"whole"}, sorted(folders))
-            )
+            programs = {f"{self._programs}/{name}": data for name, data in self._sources.items()}
+            parents = sorted({str(parent) for name in programs for parent in Path(name).parents})
+            programs[self._programs + crossing.WHOLE] = b"whole"
+            folders = [folder for folder in parents if folder > crossing.PROGRAMS]
+            api.put_archive(container, "/", self._tar(programs, folders))
         for item in self._bundles:
             if self._is_there(container, item.place):
                 continue

@@ -19,7 +19,7 @@ from typing import Any
 
 import deployer
 from deployer.connected.rehearse.ask import crossing, request
-from deployer.connected.rehearse.ask.outcome import judge
+from deployer.connected.rehearse.ask.outcome import judge, tail
 from deployer.connected.rehearse.ask.rehearse import SiteTools, no_bar, rehearse
 from deployer.connected.rehearse.world import namespaces
 from deployer.contract.base import dialogue, json_records
@@ -36,23 +36,16 @@ def main() -> int:
     threading.Thread(target=_end_with_the_laptop, daemon=True).start()
     order = json_records.parse(files.read_bytes(crossing.ORDER), crossing.ORDER)
     try:
-        answer = _answer(order)
-    except (DeployerError, OSError) as found:
-        error = found if isinstance(found, DeployerError) else _named(found)
-        answer = {
-            crossing.ERROR: _json(code=error.exit_code, message=error.message, hint=error.hint, details=error.details)
-        }
+        try:
+            answer = _answer(order)
+        except OSError as error:
+            what = f"use {error.filename}" if error.filename else "continue"
+            files.raise_named(error, f"{what} in the container of the rehearsal", _FREE)
+    except DeployerError as error:
+        record = _json(code=error.exit_code, message=error.message, hint=error.hint, details=error.details)
+        answer = {crossing.ERROR: record}
     _send(answer)
     return 0
-
-
-def _named(error: OSError) -> DeployerError:
-    """Convert an error of the container's system, with its path, into a DeployerError."""
-    what = f"use {error.filename}" if error.filename else "continue"
-    try:
-        files.raise_named(error, f"{what} in the container of the rehearsal", _FREE)
-    except DeployerError as named:
-        return named
 
 
 def _end_with_the_laptop() -> None:
@@ -72,7 +65,8 @@ def _answer(order: Mapping[str, Any]) -> dict[str, bytes]:
     tools = SiteTools((programs / crossing.PYZ).read_bytes(), Path(shutil.which("ch-run") or "/usr/bin/ch-run"))
     bar = _far_bar if order["progress"] else no_bar
     judged = judge(rehearse(wanted, tools, _tell, bar), tuple(order["accepted"]))
-    answer = {crossing.OUTCOME: _json(**judged.outcome.record()), crossing.LOG: _end_of(judged.folder / crossing.LOG)}
+    log = tail(judged.folder / crossing.LOG, crossing.LIMITS[crossing.LOG])
+    answer = {crossing.OUTCOME: _json(**judged.outcome.record()), crossing.LOG: log}
     with contextlib.suppress(DeployerError):
         answer[crossing.RESULT] = files.read_bytes(
             str(judged.folder / crossing.RESULT), limit=crossing.LIMITS[crossing.RESULT], follow=False
@@ -89,14 +83,6 @@ def _remove_old(folder: str, used: set[str]) -> None:
         if path.removesuffix(crossing.WHOLE) not in used and os.lstat(path).st_mtime < time.time() - _OLD:
             with contextlib.suppress(FileNotFoundError):  # another rehearsal may remove it at the same time
                 files.remove_tree(path) if files.is_folder(path) else os.unlink(path)
-
-
-def _end_of(path: Path) -> bytes:
-    """Return the end of the job's log. The job can write there, so a link is not followed."""
-    with contextlib.suppress(OSError, DeployerError), files.open_regular(str(path), follow=False) as stream:
-        stream.seek(max(0, os.fstat(stream.fileno()).st_size - crossing.LIMITS[crossing.LOG]))
-        return stream.read(crossing.LIMITS[crossing.LOG])
-    return b""
 
 
 def _tell(line: str) -> None:

@@ -162,9 +162,14 @@ def _is_number(value: object) -> bool:
 
 def _last_line(path: Path) -> str | None:
     """Return the last line printed by the job itself."""
+    lines = tail(path, _LOG_TAIL).decode("utf-8", "replace").splitlines()
+    own = [line for line in lines if line.strip() and not line.startswith(_OWN_LINES)]
+    return printable(own[-1][:500]) if own else None
+
+
+def tail(path: Path, size: int) -> bytes:
+    """Return the last bytes of a file of the job; none if it cannot be read. A link is not followed."""
     with contextlib.suppress(OSError, DeployerError), files.open_regular(str(path), follow=False) as stream:
-        stream.seek(max(0, os.fstat(stream.fileno()).st_size - _LOG_TAIL))
-        lines = stream.read(_LOG_TAIL).decode("utf-8", "replace").splitlines()
-        own = [line for line in lines if line.strip() and not line.startswith(_OWN_LINES)]
-        return printable(own[-1][:500]) if own else None
-    return None
+        stream.seek(max(0, os.fstat(stream.fileno()).st_size - size))
+        return stream.read(size)
+    return b""

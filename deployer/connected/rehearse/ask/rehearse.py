@@ -124,8 +124,7 @@ def rehearse(request: RehearsalRequest, tools: SiteTools, tell: Any, bar: _Bar =
         MissingTool: this machine cannot simulate a site.
     """
     with opened(request.bundle) as stream:
-        verification = begin(stream, request.bundle)
-        manifest = verification.manifest
+        manifest = begin(stream, request.bundle).manifest
     job = job_of(manifest, request)
     lacking = job.lacks_gpus(request.site.node.gpus) if request.site else ""
     if request.site and lacking:
@@ -133,7 +132,9 @@ def rehearse(request: RehearsalRequest, tools: SiteTools, tell: Any, bar: _Bar =
         raise Refused(f"job {job.name}: {lacking} of {request.site.partition} at {request.site.site}", hint)
     cores = len(os.sched_getaffinity(0))
     wanted = simulated_plan.layout(job, request.ranks, cores)
-    memory_mb = _memory_of_rank(job, request.site)
+    memory_mb = job.memory
+    if memory_mb is None and request.site:
+        memory_mb = request.site.node.memory_mb // job.ranks_per_node
     root = caches.REHEARSE.folder / "root"
     own_paths.check_binds(request.binds, [str(tools.ch_run)])
     with LockedFolder(REHEARSAL, root.parent) as made, open(root.parent / "used", "w") as used:
@@ -241,13 +242,9 @@ class _Site:
         self._call(["gc", f"--keep={sys.maxsize}"], _INSTALL)
 
     def take(
-        self,
-        manifest: Manifest,
-        wanted: RehearsedLayout,
-        request: RehearsalRequest,
-        installed: Mapping[str, Any],
+        self, manifest: Manifest, wanted: RehearsedLayout, request: RehearsalRequest, installed: Mapping[str, Any],
         memory_mb: int | None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Give the installed image this rehearsal's plan, and the launcher the variables for ranks."""
         of_this_machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 1024**2
         node_mb = memory_mb * wanted.ranks_per_node if memory_mb else of_this_machine
@@ -268,12 +265,8 @@ class _Site:
         words = ["run", "--json", "--dry-run", "--plan", SITE, *(f"--bind={bind}" for bind in request.binds)]
         words += [f"--nodes={wanted.nodes}", f"--ranks-per-node={wanted.ranks_per_node}", f"--threads={wanted.threads}"]
         words += [f"--time={minutes // 60:02}:{minutes % 60:02}:{seconds:02}"]
-        words += [
-            f"{manifest.name}@{digest.rpartition(':')[2]}",
-            *([job.name] if manifest.jobs else []),
-            "--",
-            *request.extra,
-        ]
+        image = f"{manifest.name}@{digest.rpartition(':')[2]}"
+        words += [image, *([job.name] if manifest.jobs else []), "--", *request.extra]
         folder = Path(self._ask(words, _QUICK)["folder"])
         observations.prepare(str(folder))
         _observed(self._root, folder).mkdir(parents=True)
@@ -286,29 +279,17 @@ class _Site:
         layered: Sequence[str],
     ) -> WorldReport:  # fmt: skip
         """Run the job on the simulated site. Its changes in the folders of ``layered`` are discarded at the end."""
+        programs = (self._root, self._ch_run.parent, own_paths.bytecode(), *(folder / name for name in _JOB_PROGRAMS))
         order = WorldOrder(
             parent=os.getpid(),
             nodes=wanted.nodes,
             folder=str(self._world),
-            readable=[
-                *map(
-                    str,
-                    (self._root, self._ch_run.parent, own_paths.bytecode(), *(folder / name for name in _JOB_PROGRAMS)),
-                ),
-                *own_paths.python(),
-            ],
+            readable=[*map(str, programs), *own_paths.python()],
             writable=[str(folder), str(self._world / "site"), *map(own_paths.source, request.binds)],
             fixed=[str(folder / name) for name in _SCRIPTS_OWN],
             seen=str(_observed(self._root, folder)),
             job=str(folder),
-            words=[
-                "/usr/bin/timeout",
-                f"--kill-after={_PATIENCE}",
-                str(request.seconds),
-                "/bin/bash",
-                "-l",
-                "./job.sh",
-            ],
+            words=["/usr/bin/timeout", f"--kill-after={_PATIENCE}", str(request.seconds), *_JOB],
             memory_mb=memory_mb * wanted.ranks_per_node if memory_mb else None,
             observer=_observer(folder, wanted.nodes),
             layered=layered,
@@ -323,17 +304,13 @@ class _Site:
         except (DeployerError, TypeError) as error:
             raise DeployerError(f"the simulated site ended without a report: {done.last_words()}") from error
         if report.exit_code is None:
-            raise Refused(
-                f"this machine cannot simulate a site: {report.error}",
-                report.hint
-                or f"allow user namespaces ({SYSCTL}), use --engine docker, or rehearse on another Linux machine",
-            )
+            hint = f"allow user namespaces ({SYSCTL}), use --engine docker, or rehearse on another Linux machine"
+            raise Refused(f"this machine cannot simulate a site: {report.error}", report.hint or hint)
         return report
 
     def carriers(self, folder: Path) -> list[Path]:
         """Return the installed images of other bundles whose data the prepared job reads."""
-        name = "job.json"
-        digests = evidence.read_launch(files.read_bytes(str(folder / name)), name).data
+        digests = evidence.read_launch(files.read_bytes(str(folder / "job.json")), "job.json").data
         images = self._ask(["list", "--json"], _QUICK)["images"] if digests else []
         return [Path(image["folder"]) for image in images if image["digest"] in digests]
 
@@ -344,8 +321,9 @@ class _Site:
 
     def _ask(self, words: Sequence[str], timeout: float, hear: Callable[[str], bool] | None = None) -> dict[str, Any]:
         """Return the answer of the site's program, a JSON object."""
-        said = self._call(words, timeout, hear=hear)
-        answer: dict[str, Any] = json_records.parse(said.encode(), f"the answer of {words[0]}")
+        answer: dict[str, Any] = json_records.parse(
+            self._call(words, timeout, hear=hear).encode(), f"the answer of {words[0]}"
+        )
         return answer
 
     def _call(
@@ -365,31 +343,18 @@ class _Site:
         done = process.run(argv, timeout, own, stdin=stdin, check=False, hear=hear)
         if done.returncode == 0:
             return done.stdout
-        raise _as_said(done)
-
-
-def _as_said(done: process.Completed) -> DeployerError:
-    """Return the error that the site's program printed."""
-    lines = done.stderr.splitlines()
-    said = next((line.partition("deployer: error: ")[2] for line in lines if "deployer: error: " in line), "")
-    hint = next((line.partition("hint: ")[2] for line in lines if line.startswith("hint: ")), "")
-    if said.startswith("launcher.missing: "):  # the site's own hint is about its launcher, which does not exist here
-        hint = _WITHOUT_LAUNCHER
-    kind = BY_EXIT_CODE.get(done.returncode, Refused)
-    return kind(said or done.last_words(), hint)
+        lines = done.stderr.splitlines()
+        message = next((line.partition("deployer: error: ")[2] for line in lines if "deployer: error: " in line), "")
+        hint = next((line.partition("hint: ")[2] for line in lines if line.startswith("hint: ")), "")
+        if message.startswith("launcher.missing: "):  # the site's own hint is about a launcher that is not here
+            hint = _WITHOUT_LAUNCHER
+        raise BY_EXIT_CODE.get(done.returncode, Refused)(message or done.last_words(), hint)
 
 
 def _program(path: Path, source: Path) -> None:
     """Write a program of the simulated site, a module that needs only Python's standard library."""
     path.write_text(f"#!{sys.executable} -IS\n{source.read_text()}")
     path.chmod(0o755)
-
-
-def _memory_of_rank(job: Job, site: Plan | None) -> int | None:
-    """Return the MiB that a rank may use at the site, or None if there is no limit."""
-    if job.memory is not None:
-        return job.memory
-    return site.node.memory_mb // job.ranks_per_node if site else None
 
 
 def _layered(installed: Path, carriers: Sequence[Path], site: Plan | None) -> list[str]:
@@ -430,20 +395,19 @@ def _shorten(path: Path) -> None:
 
 def _observer(folder: Path, nodes: int) -> list[str]:
     """Return the command that starts a node's observer."""
+    peers = [word for address in machine.addresses(nodes).values() for word in ("--peer", address)]
     words = [sys.executable, "-S", "-m", "deployer.connected.rehearse.watch.observer", "--out", OUT, "--node", NODE]
-    for address in machine.addresses(nodes).values():
-        words += ["--peer", address]
-    words += ["--log", str(folder / LOG)]
-    return [*words, "--measure", "/tmp", "--measure", str(folder)]  # noqa: S108  a node's own
+    # /tmp is the node's own
+    return [*words, *peers, "--log", str(folder / LOG), "--measure", "/tmp", "--measure", str(folder)]  # noqa: S108
 
 
 def _result(folder: Path) -> Mapping[str, Any] | None:
     try:
         data = files.read_bytes(str(folder / "result.json"), limit=_MAX_RESULT, follow=False)
-        found = json_records.parse(data, "result.json")
+        result = json_records.parse(data, "result.json")
     except DeployerError:
         return None
-    return found if isinstance(found, dict) else None
+    return result if isinstance(result, dict) else None
 
 
 @contextlib.contextmanager

@@ -132,8 +132,8 @@ class NameServer:
 
     def close(self) -> None:
         """Close the sockets."""
-        for each in (self._datagrams, self._listener, *(item[0] for item in self._open.values())):
-            each.close()
+        for sock in (self._datagrams, self._listener, *(connection for connection, _, _ in self._open.values())):
+            sock.close()
 
 
 def owner(port: int, stream: bool) -> int | None:
@@ -151,13 +151,8 @@ def owner(port: int, stream: bool) -> int | None:
         return None
     wanted = f"socket:[{inode}]"
     for name in os.listdir("/proc"):
-        if name.isdigit() and int(name) != os.getpid() and _has(name, wanted):
-            return int(name)
+        if name.isdigit() and int(name) != os.getpid():
+            with contextlib.suppress(OSError):  # it has ended, or belongs to another user
+                if any(os.readlink(f"/proc/{name}/fd/{fd}") == wanted for fd in os.listdir(f"/proc/{name}/fd")):
+                    return int(name)
     return None
-
-
-def _has(process: str, wanted: str) -> bool:
-    try:
-        return any(os.readlink(f"/proc/{process}/fd/{fd}") == wanted for fd in os.listdir(f"/proc/{process}/fd"))
-    except OSError:  # it has ended, or belongs to another user
-        return False

@@ -171,12 +171,7 @@ class Reach:
         if name in _CHANGES:
             identity = who.identity()
             places = [
-                (
-                    who.path(
-                        _signed(args[at]) if at is not None else tracee.AT_FDCWD, tracee.read_text(who.task, args[path])
-                    ),
-                    there,
-                )
+                (who.path(_folder(args, at), tracee.read_text(who.task, args[path])), there)
                 for at, path, there in _CHANGES[name]
             ]
             return lambda: self._changed(who, identity, places)
@@ -184,7 +179,7 @@ class Reach:
             identity, path = who.identity(), who.path(tracee.AT_FDCWD, tracee.read_text(who.task, args[0]))
             return lambda: self._opened(who, path, os.O_WRONLY, identity)
         if name.startswith("execve"):
-            folder, place = (tracee.AT_FDCWD, 0) if name == "execve" else (_signed(args[0]), 1)
+            folder, place = (tracee.AT_FDCWD, 0) if name == "execve" else (_folder(args, 0), 1)
             text = tracee.read_text(who.task, args[place])
             path = who.path(folder, text) if text else who.opened(folder)
             return lambda: self._executed(who, path)
@@ -220,7 +215,7 @@ class Reach:
     # ---------------------------------------------------------------------------------------------- files
 
     def _opening(self, who: tracee.Tracee, name: str, args: tuple[int, ...]) -> _Judge | None:
-        folder, place = (_signed(args[0]), 1) if name in ("openat", "openat2") else (tracee.AT_FDCWD, 0)
+        folder, place = (_folder(args, 0), 1) if name in ("openat", "openat2") else (tracee.AT_FDCWD, 0)
         text = tracee.read_text(who.task, args[place])
         if name == "openat2":
             flags = struct.unpack("=Q", tracee.read_memory(who.task, args[2], 8))[0]
@@ -239,7 +234,9 @@ class Reach:
         if path == _TERMINAL:
             if who.name in _SHELLS:  # bash opens it at each start
                 return None
-            return (lambda: self._without_terminal(who)) if not _has_terminal(who.task) else None
+            with open(f"/proc/{who.task}/stat") as stream:
+                has_terminal = stream.read().rpartition(")")[2].split()[4] != "0"
+            return None if has_terminal else lambda: self._tell("missing", path, who, why="a job has no terminal")
         if _KERNEL.match(path):
             return None
         if flags & _WRITES or (flags & _O_TMPFILE) == _O_TMPFILE:
@@ -309,11 +306,9 @@ class Reach:
     def _changed(
         self, who: tracee.Tracee, identity: tracee.FileIdentity, places: list[tuple[str, bool | None]]
     ) -> None:
-        root = who.root
         for path, there in places:
-            if _KERNEL.match(path) or (there is not None and (root.find(path, False) is not None) != there):
-                continue
-            self._made(who, identity, root, path)
+            if not _KERNEL.match(path) and there in (None, who.root.find(path, False) is not None):
+                self._made(who, identity, who.root, path)
 
     def _made(self, who: tracee.Tracee, identity: tracee.FileIdentity, root: tracee.ProcessRoot, path: str) -> None:
         """Observe an attempt to make or remove ``path``. Its folder may be missing as well."""
@@ -331,9 +326,6 @@ class Reach:
     def _refused(self, who: tracee.Tracee, path: str, why: str | None) -> None:
         if why and not _BYTECODE.search(path) and not _USUAL_WRITES.match(path):
             self._tell("write", _plain(who.root, path), who, why=why)
-
-    def _without_terminal(self, who: tracee.Tracee) -> None:
-        self._tell("missing", _TERMINAL, who, why="a job has no terminal")
 
     # ------------------------------------------------------------------------------------------- programs
 
@@ -420,7 +412,9 @@ class Reach:
         if family in (socket.AF_UNSPEC, socket.AF_NETLINK):  # the end of a connection, or the kernel itself
             return None
         if family not in (socket.AF_INET, socket.AF_INET6):
-            text = _of_family(family, address)
+            text = f"family:{family}"
+            if family == _VSOCK and len(address) >= 12:
+                text = "vsock:{1} port {0}".format(*struct.unpack_from("=II", address, 4))
             return lambda: self._tell("address", text, who)
         port = struct.unpack_from("!H", address, 2)[0]
         raw = address[4:8] if family == socket.AF_INET else address[8:24]
@@ -491,14 +485,6 @@ _DNS = 53
 _VSOCK = 40  # socket.AF_VSOCK, from Python 3.7
 
 
-def _of_family(family: int, address: bytes) -> str:
-    """Return an address of a family other than IP as text."""
-    if family == _VSOCK and len(address) >= 12:
-        port, host = struct.unpack_from("=II", address, 4)
-        return f"vsock:{host} port {port}"
-    return f"family:{family}"
-
-
 def listening() -> set[int]:
     """Return the ports on which something listens in this network namespace."""
     found = set()
@@ -533,15 +519,12 @@ def _plain(root: tracee.ProcessRoot, path: str) -> str:
     return path
 
 
-def _signed(value: int) -> int:
-    """Return a descriptor: the lower half of an argument, signed."""
-    low = value & 0xFFFFFFFF
+def _folder(args: tuple[int, ...], at: int | None) -> int:
+    """Return a folder's descriptor: the lower half of the argument, signed; without one, that of the working folder."""
+    if at is None:
+        return tracee.AT_FDCWD
+    low = args[at] & 0xFFFFFFFF
     return low - (1 << 32) if low >> 31 else low
-
-
-def _has_terminal(task: int) -> bool:
-    with open(f"/proc/{task}/stat") as stream:
-        return stream.read().rpartition(")")[2].split()[4] != "0"
 
 
 def _loader(head: bytes) -> str | None:

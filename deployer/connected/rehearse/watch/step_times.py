@@ -91,11 +91,9 @@ class StepTimes:
 
 def _told(line: str) -> float | None:
     """Return the seconds per step in a line, or None."""
-    found = _PER_STEP.search(line)
-    if found is not None:
-        return float(found.group(1)) * _UNITS[found.group(2)]
-    found = _METER.search(line)
-    if found is not None:
-        return float(found.group(1))
-    found = _RATE.search(line)
-    return 1 / float(found.group(1)) if found is not None and float(found.group(1)) > 0 else None
+    if per_step := _PER_STEP.search(line):
+        return float(per_step.group(1)) * _UNITS[per_step.group(2)]
+    if meter := _METER.search(line):
+        return float(meter.group(1))
+    rate = _RATE.search(line)
+    return 1 / float(rate.group(1)) if rate and float(rate.group(1)) > 0 else None

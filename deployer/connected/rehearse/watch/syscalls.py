@@ -216,9 +216,7 @@ def _install(machine: _Machine, code: bytes, *flags: int) -> int | str:
         if answer >= 0:
             return answer
     number = ctypes.get_errno()
-    if number == errno.EBUSY:
-        return "another program observes it already"
-    return "seccomp: " + os.strerror(number)
+    return "another program observes it already" if number == errno.EBUSY else "seccomp: " + os.strerror(number)
 
 
 class _Program(ctypes.Structure):
@@ -260,7 +258,9 @@ def program(machine: _Machine) -> bytes:
     ]
     steps: list[_Step] = [(_LOAD, "", "", _NR), *((_EQUAL, "notify", "", number) for number in always)]
     # Datagrams to an address, but not data sent on a connection.
-    steps += [(_EQUAL, "", "write", calls["sendto"]), *_nonzero(4)]
+    low, high = _ARGS + 8 * 4, _ARGS + 8 * 4 + 4  # the halves of the address, a pointer
+    steps += [(_EQUAL, "", "write", calls["sendto"]), (_LOAD, "", "", low), (_EQUAL, "", "notify", 0)]
+    steps += [(_LOAD, "", "", high), (_EQUAL, "allow", "notify", 0)]
     return _assembled([*steps, *write], {"allow": _ALLOW, "notify": _NOTIFY}, {"write": len(steps)})
 
 
@@ -272,9 +272,3 @@ def _assembled(steps: Sequence[_Step], answers: Mapping[str, int], others: Mappi
         jumps = [places[to] - at - 1 if to else 0 for to in (true, false)]
         done += _INSTRUCTION.pack(step, jumps[0], jumps[1], value)
     return done + b"".join(_INSTRUCTION.pack(_RETURN, 0, 0, answer) for answer in answers.values())
-
-
-def _nonzero(place: int) -> list[_Step]:
-    """Return the steps that announce a call if a pointer argument is not null, and allow it otherwise."""
-    low, high = _ARGS + 8 * place, _ARGS + 8 * place + 4
-    return [(_LOAD, "", "", low), (_EQUAL, "", "notify", 0), (_LOAD, "", "", high), (_EQUAL, "allow", "notify", 0)]

@@ -248,15 +248,11 @@ class Tracee:
     def identity(self) -> FileIdentity:
         """Return its rights at the time of the first call of this method."""
         if self._identity is None:
-            self._identity = self._read_identity()
+            fields = _status(self.task)
+            uids, gids, groups = ([*map(int, fields.get(name, "").split())] for name in ("Uid", "Gid", "Groups"))
+            override = int(fields.get("CapEff", "0"), 16) >> _CAP_DAC_OVERRIDE & 1
+            self._identity = FileIdentity(uids[3], (gids[3], *groups), bool(override))
         return self._identity
-
-    def _read_identity(self) -> FileIdentity:
-        fields = _status(self.task)
-        uids, gids = ([int(each) for each in fields.get(name, "").split()] for name in ("Uid", "Gid"))
-        groups = tuple(int(each) for each in fields.get("Groups", "").split())
-        effective = int(fields.get("CapEff", "0"), 16)
-        return FileIdentity(uids[3], (gids[3], *groups), bool(effective >> _CAP_DAC_OVERRIDE & 1))
 
 
 def _checked(result: int) -> int:

@@ -122,7 +122,8 @@ def die_with_parent() -> None:
 
 def keep_capabilities() -> None:
     """Keep this process's capabilities in the programs that it starts, although its user is not root."""
-    sets = _capabilities()
+    header, sets = _Header(_CAPABILITY_VERSION_3, 0), _Sets()
+    _check(_libc.capget(ctypes.byref(header), ctypes.byref(sets)), "capget")
     sets.inheritable0, sets.inheritable1 = sets.permitted0, sets.permitted1
     _set_capabilities(sets)
     for number in range(_MOST_CAPABILITIES):
@@ -141,12 +142,6 @@ def drop_capabilities() -> None:
     _prctl(_PR_CAP_AMBIENT, _CLEAR_ALL)
     _set_capabilities(_Sets(permitted0=1 << _CAP_SETFCAP, effective0=1 << _CAP_SETFCAP))
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
-
-
-def _capabilities() -> _Sets:
-    header, sets = _Header(_CAPABILITY_VERSION_3, 0), _Sets()
-    _check(_libc.capget(ctypes.byref(header), ctypes.byref(sets)), "capget")
-    return sets
 
 
 def _set_capabilities(sets: _Sets) -> None:

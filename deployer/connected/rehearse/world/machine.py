@@ -99,13 +99,10 @@ def ip(lines: Sequence[str]) -> None:
 _HINT = "a rehearsal needs the program ip (Debian: apt-get install iproute2), and the kernel's veth and bridge"
 
 
-def own_interfaces(machine: SimulatedMachine) -> list[str]:
-    """Return the commands for `ip` on a node."""
-    return [
-        "link set dev lo up",
-        f"address add {machine.address}/{PREFIX} dev {INTERFACE}",
-        f"link set dev {INTERFACE} up",
-    ]
+def own_interfaces(machine: SimulatedMachine, lines: Sequence[str] = ()) -> list[str]:
+    """Return the commands for `ip` on a machine; ``lines`` come before those for its address."""
+    address = f"address add {machine.address}/{PREFIX} dev {INTERFACE}"
+    return ["link set dev lo up", *lines, address, f"link set dev {INTERFACE} up"]
 
 
 def switch(machine: SimulatedMachine, nodes: Sequence[int]) -> list[str]:
@@ -114,8 +111,7 @@ def switch(machine: SimulatedMachine, nodes: Sequence[int]) -> list[str]:
     Args:
         nodes: the pid of each node's first process.
     """
-    lines = ["link set dev lo up", f"link add name {INTERFACE} type bridge"]
-    lines += [f"address add {machine.address}/{PREFIX} dev {INTERFACE}", f"link set dev {INTERFACE} up"]
+    lines = own_interfaces(machine, [f"link add name {INTERFACE} type bridge"])
     for number, pid in enumerate(nodes, 1):
         lines.append(f"link add name port{number} type veth peer name {INTERFACE} netns {pid}")
         lines.append(f"link set dev port{number} master {INTERFACE} up")

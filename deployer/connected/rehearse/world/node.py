@@ -149,13 +149,9 @@ class _Node:
         if self._observer is not None:
             self._end_others(self._observer)
         observed = self._observer is not None and self._status is None and self._stop(self._observer)
-        return {OBSERVED: observed and not self._was_missed(), KILLED: self._killed, NEEDED: self._needed}
-
-    def _was_missed(self) -> bool:
-        """Return whether a program of the node ran unobserved."""
-        with contextlib.suppress(BlockingIOError):
-            return bool(os.read(self._unobserved, 1))
-        return False
+        with contextlib.suppress(BlockingIOError):  # nothing was written: no program ran unobserved
+            observed = observed and not os.read(self._unobserved, 1)
+        return {OBSERVED: observed, KILLED: self._killed, NEEDED: self._needed}
 
     def _accept(self) -> None:
         connection, _ = self._listener.accept()
@@ -174,7 +170,7 @@ class _Node:
         """Kill all other processes of the node: system calls of observed processes fail once the observer has ended."""
         until = time.monotonic() + PATIENCE
         while time.monotonic() < until:
-            left = [pid for name in os.listdir("/proc") if name.isdigit() and (pid := int(name)) not in (1, observer)]
+            left = [pid for pid in _processes() if pid not in (1, observer)]
             for pid in left:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -292,8 +288,7 @@ def start(words: Sequence[str], order: NodeOrder, unobserved: int | None = None)
     Raises:
         OSError: it cannot be started.
     """
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+    for number in (signal.SIGTERM, signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
     kernel.drop_capabilities()
     limit = resource.getrlimit(resource.RLIMIT_NPROC)[1]
