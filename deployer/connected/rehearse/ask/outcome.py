@@ -42,78 +42,78 @@ _MAX_USED = 1024 * 1024
 _MAX_FILES = 64 * 1024 * 1024
 
 
-def judge(found: Rehearsed, accepted: tuple[str, ...] = ()) -> Judged:
+def judge(rehearsed: Rehearsed, accepted: tuple[str, ...] = ()) -> Judged:
     """Return the outcome of a rehearsal in namespaces, with the files that the job opened."""
-    records = _records(found)
-    opened = _opened(found, records)
-    return Judged(_outcome(found, records, opened, accepted), found.folder, NAMESPACES, opened)
+    records = _records(rehearsed)
+    opened = _opened(rehearsed, records)
+    return Judged(_outcome(rehearsed, records, opened, accepted), rehearsed.folder, NAMESPACES, opened)
 
 
 def _outcome(
-    found: Rehearsed, records: Mapping[str, Mapping[str, Any]], opened: list[str] | None, accepted: tuple[str, ...]
+    rehearsed: Rehearsed, records: Mapping[str, Mapping[str, Any]], opened: list[str] | None, accepted: tuple[str, ...]
 ) -> Rehearsal:
-    ending = _ending(found)
-    kernel = list(observations.written(str(found.kernel)))
+    ending = _ending(rehearsed)
+    kernel = list(observations.written(str(rehearsed.kernel)))
     # The job can change the hooks' files, so they are read last: even a flood cannot displace the observers' files.
-    observed = observation.read(itertools.chain(kernel, observations.written(str(found.folder / SEEN))))
-    addresses = machine.addresses(found.layout.nodes)
-    bounds = Bounds(found.memory_mb, found.layout.threads, seconds(found.job.time))
-    used = _used(found, records)
+    observed = observation.read(itertools.chain(kernel, observations.written(str(rehearsed.folder / SEEN))))
+    addresses = machine.addresses(rehearsed.layout.nodes)
+    bounds = Bounds(rehearsed.memory_mb, rehearsed.layout.threads, seconds(rehearsed.job.time))
+    used = _used(rehearsed, records)
     own = {*addresses, *addresses.values()}
-    own_files = {*found.job.command, *found.extra}
+    own_files = {*rehearsed.job.command, *rehearsed.extra}
     had_input = opened is None or any(rehearsal.is_input(path) and path not in own_files for path in opened)
-    reached = rehearsal.judge(observed, ending, used, bounds, own, found.job.name, had_input)
+    reached = rehearsal.judge(observed, ending, used, bounds, own, rehearsed.job.name, had_input)
     watched = [PYTHON] if observed.has_python else []
     blind = [name for name, record in records.items() if record.get("whole") is not True]
     if not blind:
         watched += [NETWORK, FILES]
     return Rehearsal(
-        bundle=f"{found.manifest.name}:{found.manifest.version}",
-        image=found.manifest.image.layer_digest,
-        job=found.job.name,
-        site=found.site,
+        bundle=f"{rehearsed.manifest.name}:{rehearsed.manifest.version}",
+        image=rehearsed.manifest.image.layer_digest,
+        job=rehearsed.job.name,
+        site=rehearsed.site,
         date=int(time.time()),
         deployer=__version__,
-        nodes=found.layout.nodes,
-        ranks=found.layout.ranks,
+        nodes=rehearsed.layout.nodes,
+        ranks=rehearsed.layout.ranks,
         watched=tuple(watched),
         ending=ending,
         used=used,
         findings=(
-            *_with_proof(reached, found, ending),
+            *_with_proof(reached, rehearsed, ending),
             *(rehearsal.unseen(rehearsal.NOT_WHOLE % name) for name in blind),
         ),
         requested=rehearsal.requested(observation.read(kernel).observations, own),
         accepted=accepted,
-        command=(*found.job.command, *found.extra),
-        payload=sealed_file.payload(found.manifest),
+        command=(*rehearsed.job.command, *rehearsed.extra),
+        payload=sealed_file.payload(rehearsed.manifest),
     )
 
 
-def _ending(found: Rehearsed) -> JobEnding:
+def _ending(rehearsed: Rehearsed) -> JobEnding:
     """Return how the job ended."""
-    code, took = found.report.exit_code, found.report.seconds
-    if found.report.stopped:
-        return JobEnding(rehearsal.STOPPED, None, found.report.stopped, took)
-    if any(node.get("memory") for node in found.report.nodes.values()):
+    code, took = rehearsed.report.exit_code, rehearsed.report.seconds
+    if rehearsed.report.stopped:
+        return JobEnding(rehearsal.STOPPED, None, rehearsed.report.stopped, took)
+    if any(node.get("memory") for node in rehearsed.report.nodes.values()):
         how = rehearsal.MEMORY
-    elif code in (_TIME_OVER, _KILLED) and took >= found.limit:  # the job itself may also end with these codes
+    elif code in (_TIME_OVER, _KILLED) and took >= rehearsed.limit:  # the job itself may also end with these codes
         return JobEnding(rehearsal.LIMIT, None, None, took)
     else:
         how = rehearsal.FAILED if code else rehearsal.DONE
-    return JobEnding(how, code, _last_line(found.folder / LOG) if code else None, took)
+    return JobEnding(how, code, _last_line(rehearsed.folder / LOG) if code else None, took)
 
 
-def _with_proof(reached: tuple[Reached, ...], found: Rehearsed, ending: JobEnding) -> tuple[Reached, ...]:
+def _with_proof(reached: tuple[Reached, ...], rehearsed: Rehearsed, ending: JobEnding) -> tuple[Reached, ...]:
     """Return the findings. If none explains why the job stopped, add what its ranks could not prove."""
     if not ending.failed or any(item.stopped and item.finding.code != "rehearse.ended" for item in reached):
         return reached
-    proof = [item for item in _findings(found) if item.severity == ERROR and not item.code.startswith(_OF_PAYLOAD)]
+    proof = [item for item in _findings(rehearsed) if item.severity == ERROR and not item.code.startswith(_OF_PAYLOAD)]
     return (*(Reached(item, True) for item in proof), *reached)
 
 
-def _findings(found: Rehearsed) -> Iterator[Finding]:
-    listed = (found.result or {}).get("findings")
+def _findings(rehearsed: Rehearsed) -> Iterator[Finding]:
+    listed = (rehearsed.result or {}).get("findings")
     for item in listed if isinstance(listed, list) else []:
         with contextlib.suppress(TypeError, KeyError):
             finding = Finding(**{name: str(item[name]) for name in Finding._fields if name in item})
@@ -121,34 +121,34 @@ def _findings(found: Rehearsed) -> Iterator[Finding]:
                 yield finding
 
 
-def _records(found: Rehearsed) -> dict[str, dict[str, Any]]:
+def _records(rehearsed: Rehearsed) -> dict[str, dict[str, Any]]:
     """Return each node's record from its observer. It is empty if the job or something else ended the observer."""
     records = {}
-    for name in machine.names(found.layout.nodes):
-        data = observations.first_bytes(str(found.kernel / f"{name}.used.json"), _MAX_USED)
+    for name in machine.names(rehearsed.layout.nodes):
+        data = observations.first_bytes(str(rehearsed.kernel / f"{name}.used.json"), _MAX_USED)
         record = None
         with contextlib.suppress(DeployerError):
             record = json_records.parse(data or b"", name)
-        observed = found.report.nodes.get(name, {}).get("observed")
+        observed = rehearsed.report.nodes.get(name, {}).get("observed")
         records[name] = record if isinstance(record, dict) and observed else {}
     return records
 
 
-def _used(found: Rehearsed, records: Mapping[str, Mapping[str, Any]]) -> Used:
+def _used(rehearsed: Rehearsed, records: Mapping[str, Mapping[str, Any]]) -> Used:
     """Return what the job used: the largest values that any node measured."""
     known = {
         name: max((record[name] for record in records.values() if _is_number(record.get(name))), default=None)
         for name in Used._fields
     }
-    needed = max((node.get(NEEDED) or 0 for node in found.report.nodes.values()), default=0)
-    return Used(**known)._replace(gpus=found.job.gpus, node_memory=needed or None)
+    needed = max((node.get(NEEDED) or 0 for node in rehearsed.report.nodes.values()), default=0)
+    return Used(**known)._replace(gpus=rehearsed.job.gpus, node_memory=needed or None)
 
 
-def _opened(found: Rehearsed, records: Mapping[str, Mapping[str, Any]]) -> list[str] | None:
+def _opened(rehearsed: Rehearsed, records: Mapping[str, Mapping[str, Any]]) -> list[str] | None:
     """Return the container's files that the job opened, or None if a node's list is missing or incomplete."""
     listed: set[str] = set()
     for name, record in records.items():
-        data = observations.first_bytes(str(found.kernel / f"{name}.files"), _MAX_FILES + 1)
+        data = observations.first_bytes(str(rehearsed.kernel / f"{name}.files"), _MAX_FILES + 1)
         complete = record.get("whole") is True and record.get("all_files_listed") is True
         if data is None or not complete or len(data) > _MAX_FILES:
             return None

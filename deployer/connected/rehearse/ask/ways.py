@@ -25,8 +25,6 @@ WAYS = (NAMESPACES, DOCKER)
 #: The default time limit in seconds.
 SECONDS = 120
 
-_ELSEWHERE = "or rehearse on another machine"
-
 
 def rehearsed(
     request: RehearsalRequest, accepted: Sequence[str], way: str | None, tell: Callable[[str], None]
@@ -93,10 +91,9 @@ def _ch_run(tell: Callable[[str], None]) -> Path:
 def _remedy() -> str:
     """Return the hint for enabling namespaces here."""
     if sys.platform != "linux":
-        return _ELSEWHERE.partition(" ")[2]
-    if shutil.which("ip") is None:
-        return f"{programs.remedy('ip')}, {_ELSEWHERE}"
-    return f"allow user namespaces ({namespaces.SYSCTL}), {_ELSEWHERE}"
+        return "rehearse on another machine"
+    first = f"allow user namespaces ({namespaces.SYSCTL})" if shutil.which("ip") else programs.remedy("ip")
+    return f"{first}, or rehearse on another machine"
 
 
 def _possible(tell: Callable[[str], None]) -> str:

@@ -170,10 +170,10 @@ class NodeObserver:
                 self._do(partial(self._serve, descriptor, events))
             if time.monotonic() - ticked > _TICK:
                 ticked = time.monotonic()
-                for each in (self.reach.tick, self.usage.look, self._progress, self._drop_silent):
-                    self._do(each)
-        for each in (self._notes.add_still_asked, self.reach.end):
-            self._do(each)
+                for work in (self.reach.tick, self.usage.look, self._progress, self._drop_silent):
+                    self._do(work)
+        for work in (self._notes.add_still_asked, self.reach.end):
+            self._do(work)
         self._write()
 
     def _do(self, work: Callable[[], None]) -> None:
@@ -185,21 +185,16 @@ class NodeObserver:
             self._notes.add(observation.BLIND, f"the observer failed: {type(error).__name__}", {})
 
     def _serve(self, descriptor: int, events: int) -> None:
+        listener = self._listeners.get(descriptor)
         if descriptor in self._handlers:
             self._handlers[descriptor]()
-        elif descriptor in self._listeners:
-            self._listen(descriptor, events)
-        elif self._names is not None:
-            self._names.ready(descriptor, self._poll)
-
-    def _listen(self, descriptor: int, events: int) -> None:
-        listener = self._listeners[descriptor]
-        if events & select.POLLIN:
+        elif listener is not None and events & select.POLLIN:
             self.reach.handle(listener)
-        elif events & (select.POLLHUP | select.POLLERR | select.POLLNVAL):
+        elif listener is not None and events & (select.POLLHUP | select.POLLERR | select.POLLNVAL):
             self._poll.unregister(descriptor)
-            del self._listeners[descriptor]
-            listener.close()
+            self._listeners.pop(descriptor).close()
+        elif listener is None and self._names is not None:
+            self._names.ready(descriptor, self._poll)
 
     def _accept(self) -> None:
         connection, _ = self._socket.accept()
@@ -235,8 +230,8 @@ class NodeObserver:
                 self._poll.register(received[0], select.POLLIN)
                 connection.send(syscalls.READY)
                 return
-            for each in received:
-                os.close(each)
+            for unwanted in received:
+                os.close(unwanted)
             if message:
                 self._notes.whole = False
                 why = message.decode("utf-8", "backslashreplace")
@@ -262,8 +257,8 @@ class NodeObserver:
 
     def _write(self) -> None:
         used: dict[str, object] = {}
-        for each in (lambda: self.usage.look(last=True), self._progress, lambda: used.update(self._used())):
-            self._do(each)
+        for work in (lambda: self.usage.look(last=True), self._progress, lambda: used.update(self._used())):
+            self._do(work)
         listed = [name for name in self.reach.opened if "\n" not in name]
         used.update(whole=self._notes.whole)
         used.update(all_files_listed=self.reach.all_listed and len(listed) == len(self.reach.opened))
@@ -275,8 +270,8 @@ class NodeObserver:
 
     def close(self) -> None:
         """Close the sockets and the file."""
-        for each in (self._socket, *(connection for connection, _ in self._waits.values())):
-            each.close()
+        for sock in (self._socket, *(connection for connection, _ in self._waits.values())):
+            sock.close()
         if self._names is not None:
             self._names.close()
         self._notes.close()

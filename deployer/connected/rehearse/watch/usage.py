@@ -7,6 +7,7 @@ A process belongs to the rank whose number is in its environment. Without a numb
 nearest ancestor that has one. Only processes in a container count, without deployer's own.
 """
 
+import contextlib
 import itertools
 import os
 import time
@@ -177,11 +178,8 @@ def _rank(process: int) -> Rank:
     with open(f"/proc/{process}/environ", "rb") as stream:
         words = stream.read(_MAX_ENVIRONMENT).split(b"\0")
     values = dict(word.partition(b"=")[::2] for word in words)
-    for name in _RANK:
-        value = values.get(name.encode(), b"")
-        if value.isdigit() and len(value) < 10:
-            return int(value)
-    return None
+    ranks = (values.get(name.encode(), b"") for name in _RANK)
+    return next((int(rank) for rank in ranks if rank.isdigit() and len(rank) < 10), None)
 
 
 def _fields(path: str) -> list[str]:
@@ -232,11 +230,9 @@ def own_share(pid: int, unknown: int = 0) -> MemoryShare:
 
 def _threads(process: int) -> list[tuple[tuple[int, str], int]]:
     """Return the threads of a process (ID and start time), each with its clock ticks so far."""
-    found = []
-    try:
+    threads = []
+    with contextlib.suppress(OSError, ValueError, IndexError):  # the process has ended
         for name in os.listdir(f"/proc/{process}/task"):
             fields = _fields(f"/proc/{process}/task/{name}/stat")
-            found.append(((int(name), fields[19]), int(fields[11]) + int(fields[12])))
-    except (OSError, ValueError, IndexError):
-        pass  # the process has ended
-    return found
+            threads.append(((int(name), fields[19]), int(fields[11]) + int(fields[12])))
+    return threads

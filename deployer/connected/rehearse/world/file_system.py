@@ -47,7 +47,7 @@ class MachineFiles(NamedTuple):
     texts: Mapping[str, str]
 
 
-def enter(found: MachineFiles, at: str, sockets: str) -> None:
+def enter(listed: MachineFiles, at: str, sockets: str) -> None:
     """Make the file system and move this process, with all that share its mounts, into it. Raises OSError.
 
     Args:
@@ -57,10 +57,10 @@ def enter(found: MachineFiles, at: str, sockets: str) -> None:
     kernel.mount("tmpfs", at, "tmpfs", _SAFE, "mode=755,size=1m")
     for folder in (*_EMPTY, *OWN_FOLDERS, "/proc", "/sys", "/dev/pts"):
         os.makedirs(at + folder, 0o755, exist_ok=True)
-    _bind(found, at)
+    _bind(listed, at)
     _make_place(at + SOCKETS, folder=True)
     kernel.bind(sockets, at + SOCKETS, _SAFE | kernel.MS_RDONLY)
-    for path, text in found.texts.items():
+    for path, text in listed.texts.items():
         os.makedirs(os.path.dirname(at + path), exist_ok=True)
         with open(at + path, "w") as stream:
             stream.write(text)
@@ -104,11 +104,11 @@ def layered(paths: Sequence[str], at: str) -> list[str]:
         return found
 
 
-def _bind(found: MachineFiles, at: str) -> None:
+def _bind(listed: MachineFiles, at: str) -> None:
     """Mount the listed files, each on its path here. Links on the way become links there."""
     links: dict[str, str] = {}
     wanted: dict[str, bool] = {}
-    for paths, writable in (((*SYSTEM, *found.readable), False), (found.writable, True)):
+    for paths, writable in (((*SYSTEM, *listed.readable), False), (listed.writable, True)):
         for path in filter(kernel.is_reachable, paths):
             way, real = _resolved(path)
             links.update(way)

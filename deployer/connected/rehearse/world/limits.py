@@ -5,6 +5,7 @@ without quotas has no limit either. So the first process of the simulated site c
 if it is too high.
 """
 
+import contextlib
 import os
 
 #: The maximum number of processes and threads at once. By default, kernels number up to 32768 of them.
@@ -57,11 +58,8 @@ def _memory() -> int:
 
 def _tasks() -> int:
     """Return the number of processes and threads visible to this process."""
-    found = 0
-    for name in os.listdir("/proc"):
-        if name.isdecimal():
-            try:
-                found += os.stat(f"/proc/{name}/task").st_nlink - 2  # a folder per thread
-            except FileNotFoundError:
-                continue  # it has ended
-    return found
+    total = 0
+    for name in filter(str.isdecimal, os.listdir("/proc")):
+        with contextlib.suppress(FileNotFoundError):  # it has ended
+            total += os.stat(f"/proc/{name}/task").st_nlink - 2  # a folder per thread
+    return total

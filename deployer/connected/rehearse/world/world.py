@@ -126,8 +126,10 @@ def _be_first(order: WorldOrder) -> NoReturn:
     try:
         _report(_live(order))
     except (OSError, DeployerError) as error:
-        said = explained(error) if isinstance(error, OSError) else error.message
-        _report(WorldReport(None, error=said, hint=error.hint if isinstance(error, DeployerError) else ""))
+        if isinstance(error, OSError):
+            _report(WorldReport(None, error=explained(error)))
+        else:
+            _report(WorldReport(None, error=error.message, hint=error.hint))
     finally:
         os._exit(0)
 
@@ -152,24 +154,20 @@ def _live(order: WorldOrder) -> WorldReport:
 
     login = node_order(LOGIN, (), ())
     names = machine.names(order.nodes)
-    begun = [_Begun(node_order(name, order.fixed, _dealt(place, order.nodes))) for place, name in enumerate(names)]
-    machine.ip(machine.switch(login.machine, [each.pid for each in begun]))
-    machine.become(login.machine)
-    for each in begun:
-        each.go()
-    for each in begun:
-        each.wait()
-    started = time.monotonic()
-    code, stopped = _run(order, login)
-    seconds = time.monotonic() - started
-    return WorldReport(code, round(seconds, 3), "", _end(begun), stopped)
-
-
-def _dealt(number: int, nodes: int) -> list[int]:
-    """Return the CPUs of a node: its share of this machine's, or all if there are fewer CPUs than nodes."""
     cpus = sorted(os.sched_getaffinity(0))
-    each = len(cpus) // nodes
-    return cpus[number * each : (number + 1) * each]
+    share = len(cpus) // order.nodes  # none if there are fewer CPUs than nodes: then each node has all
+    shares = (cpus[place * share : (place + 1) * share] for place in range(order.nodes))
+    begun = [_Begun(node_order(name, order.fixed, own)) for name, own in zip(names, shares, strict=True)]
+    machine.ip(machine.switch(login.machine, [started.pid for started in begun]))
+    machine.become(login.machine)
+    for started in begun:
+        started.go()
+    for started in begun:
+        started.wait()
+    begin = time.monotonic()
+    code, stopped = _run(order, login)
+    seconds = time.monotonic() - begin
+    return WorldReport(code, round(seconds, 3), nodes=_end(begun), stopped=stopped)
 
 
 class _Begun:
@@ -262,14 +260,14 @@ def _run(order: WorldOrder, login: NodeOrder) -> tuple[int, str]:
 
 def _end(begun: Sequence[_Begun]) -> dict[str, Mapping[str, Any]]:
     """End the nodes and return their reports."""
-    for each in begun:
-        each.end()
+    for started in begun:
+        started.end()
     until = time.monotonic() + END
-    found = {}
-    for each in begun:
+    reports = {}
+    for started in begun:
         with contextlib.suppress(DeployerError):
-            found[each.order.machine.name] = json_records.parse(each.report(until), "the report of a node")
-    return found
+            reports[started.order.machine.name] = json_records.parse(started.report(until), "the report of a node")
+    return reports
 
 
 def _report(report: WorldReport) -> None:
