@@ -1,7 +1,9 @@
 """``deployer``: the command line of the connected side."""
 
+import os
 import signal
 import sys
+import threading
 from collections.abc import Sequence
 
 from deployer.cli.laptop import namesake
@@ -95,6 +97,8 @@ PATHS = (
 )  # fmt: skip
 
 #: Commands that exist only on the site. Here they produce a hint.
+#: Seconds until an interrupt that was lost is repeated.
+_SOON = 0.01
 _ELSEWHERE = {
     name: f"on the site: python3 deployer.pyz {name} --help"
     for name in ("exec", "install", "receipt", "receive", "shell", "take-plan")
@@ -105,6 +109,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     if argv is None:  # started as a program, not from a test
         signal.signal(signal.SIGTERM, _interrupt)
+        sys.unraisablehook = _interrupt_again
         _warn_about_namesake()
     words = list(sys.argv[1:] if argv is None else argv)
     return common.run(front(), words, str(xdg.state_folder("logs")))
@@ -120,6 +125,14 @@ def _warn_about_namesake() -> None:
 def _interrupt(*_: object) -> None:
     """Handle SIGTERM like Ctrl-C: incomplete files are removed before the exit."""
     raise KeyboardInterrupt
+
+
+def _interrupt_again(unraisable: "sys.UnraisableHookArgs") -> None:
+    """Repeat an interrupt that came in a place where Python ignores exceptions, such as a lock of an import."""
+    if isinstance(unraisable.exc_value, KeyboardInterrupt):
+        threading.Timer(_SOON, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    else:
+        sys.__unraisablehook__(unraisable)
 
 
 def front() -> common.Front:
