@@ -51,7 +51,7 @@ class Redaction:
             return _ADDRESS.sub(self._address, text)
         if isinstance(value, dict):
             return {key if key in _KEYS else self(key): self(each) for key, each in value.items()}
-        if isinstance(value, list):
+        if isinstance(value, (list, tuple)):
             return [self(each) for each in value]
         return value
 

@@ -1098,6 +1098,7 @@ def test_redaction_is_the_same_everywhere(monkeypatch):
     assert profile["mpi"]["i"]["prefix"] == "/home/user-1/mpi"
     assert "address-1 and address-2 for /hidden-1/x, address-1 did" in profile["notes"][0]
     assert hide(found.facts)["mpi"]["i"]["links"] == {"a": "b"}
+    assert hide({"any": ("of alice", 1)}) == {"any": ["of user-1", 1]}
 
 
 def test_redaction_keeps_the_keys_of_a_profile(monkeypatch):
