@@ -347,7 +347,7 @@ def attach(
     # The terminal sends Ctrl-C to the child as well, whose answer decides. It is noted, not raised: an exception
     # between the child's end and the line that keeps its status would lose it, and the next wait would return 0.
     before = signal.getsignal(signal.SIGINT)
-    notes = before is signal.default_int_handler
+    notes = callable(before)  # not ignored
     if notes:
         signal.signal(signal.SIGINT, lambda number, _: interrupted.append(number))
     pipe = subprocess.PIPE if hear or after else None

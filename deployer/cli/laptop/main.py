@@ -5,6 +5,7 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
+from types import FrameType
 
 from deployer.cli.laptop import namesake
 from deployer.cli.site import common
@@ -97,8 +98,10 @@ PATHS = (
 )  # fmt: skip
 
 #: Commands that exist only on the site. Here they produce a hint.
-#: Seconds until an interrupt that was lost is repeated.
+#: Seconds until an interrupt is repeated.
 _SOON = 0.01
+#: The file name of the code that holds Python's import lock.
+_IMPORTS = "<frozen importlib._bootstrap>"
 _ELSEWHERE = {
     name: f"on the site: python3 deployer.pyz {name} --help"
     for name in ("exec", "install", "receipt", "receive", "shell", "take-plan")
@@ -109,6 +112,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     if argv is None:  # started as a program, not from a test
         signal.signal(signal.SIGTERM, _interrupt)
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, _interrupt)
         sys.unraisablehook = _interrupt_again
         _warn_about_namesake()
     words = list(sys.argv[1:] if argv is None else argv)
@@ -122,17 +127,28 @@ def _warn_about_namesake() -> None:
         terminal.hint("hint", "install deployer-hpc in an environment of its own: uv tool install, or pipx install")
 
 
-def _interrupt(*_: object) -> None:
-    """Handle SIGTERM like Ctrl-C: incomplete files are removed before the exit."""
-    raise KeyboardInterrupt
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """Handle SIGTERM and Ctrl-C: incomplete files are removed before the exit.
+
+    An import that is interrupted just after it has acquired Python's import lock never releases it, and another thread
+    that imports would wait for ever. So the signal is repeated when this step of the import is over.
+    """
+    if frame is not None and frame.f_code.co_filename == _IMPORTS:
+        _repeat(number)
+    else:
+        raise KeyboardInterrupt
 
 
 def _interrupt_again(unraisable: "sys.UnraisableHookArgs") -> None:
-    """Repeat an interrupt that came in a place where Python ignores exceptions, such as a lock of an import."""
+    """Repeat an interrupt that came where Python ignores exceptions, such as in the callback of a weak reference."""
     if isinstance(unraisable.exc_value, KeyboardInterrupt):
-        threading.Timer(_SOON, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        _repeat(signal.SIGTERM)
     else:
         sys.__unraisablehook__(unraisable)
+
+
+def _repeat(number: int) -> None:
+    threading.Timer(_SOON, os.kill, (os.getpid(), number)).start()
 
 
 def front() -> common.Front:
