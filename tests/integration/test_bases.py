@@ -113,7 +113,7 @@ def test_a_flat_tar_is_a_base_with_build_settings_and_without_their_trace(
     found = built_files(client, define(tmp_path, f"archive: ../root.tar, sha256: {digest}"), options)
     assert found["etc/marker"] == (str(tmp_path).encode(), 1234)
     assert found["made"][0] == DOCKERFILE.encode()
-    assert found["base"] == f"deployer/base:{digest[:16]}"
+    assert found["base"] == f"localhost/deployer/base:{digest[:16]}"
 
 
 def test_an_oci_archive_keeps_its_configuration_and_a_docker_save_archive_its_layers(

@@ -218,7 +218,14 @@ def test_a_laptop_that_is_not_linux_rehearses_on_an_engine_elsewhere(
     base = tarball_of(Base(debian="bookworm", include=["python3"])).stem.rpartition("-")[2]
     bundle = tmp_path / "copy.tar"
     shutil.copy(rehearsed, bundle)
-    words = [sys.executable, "-m", "tests.integration.not_linux", f"deployer/base:{base}", "rehearse", str(bundle)]
+    words = [
+        sys.executable,
+        "-m",
+        "tests.integration.not_linux",
+        f"localhost/deployer/base:{base}",
+        "rehearse",
+        str(bundle),
+    ]
     with _forwarded(engine.docker_host.removeprefix("unix://")) as port:
         own = {**built.environment, "DOCKER_HOST": f"tcp://127.0.0.1:{port}"}
         refused = subprocess.run(

@@ -1,6 +1,7 @@
 """deployer build: make a definition's image."""
 
 import argparse
+import os
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,13 @@ from deployer.cli.site import common
 from deployer.connected.bundle import sources
 from deployer.connected.ground import caches, progress
 from deployer.connected.image.build import BuildOptions, build
+from deployer.connected.image.builders import choice
 from deployer.connected.image.definition.definition import load
 from deployer.connected.image.wheelhouse.wheelhouse import Mode
 from deployer.connected.transfer.published import profile_of
 from deployer.contract.base.errors import UsageError
 from deployer.system import terminal
+from deployer.system.files import read_bytes
 
 
 def add_parsers(subparsers: Any) -> None:
@@ -40,6 +43,12 @@ def add_parsers(subparsers: Any) -> None:
     text = "compile Horovod only for the MPI of this site, a profile's name or path; may be repeated (default: for "
     text += "each MPI family of the definition)"
     common.repeated(command, "--site", "SITE", text)
+    text = f"what builds the image: {', '.join(choice.BUILDERS)} (default: the first of them that is at hand)"
+    common.add(command, "--builder", "BUILDER", text, choices=choice.BUILDERS)
+    text = "a secret for RUN --mount=type=secret: id=NAME,src=FILE or id=NAME,env=VARIABLE; may be repeated"
+    common.repeated(command, "--secret", "SECRET", text)
+    text = "an ssh agent or key for RUN --mount=type=ssh: default, or ID=PATH; may be repeated"
+    common.repeated(command, "--ssh", "KEY", text)
     common.flag(command, "--json", "print the build record")
 
 
@@ -61,6 +70,9 @@ def run(args: argparse.Namespace) -> None:
         mode=Mode(args.locked, args.offline, args.upgrade),
         find_links=args.find_links,
         families=sources.families_for(definition, [profile_of(site) for site in args.site]),
+        builder=args.builder,
+        secrets=dict(map(_secret, args.secret)),
+        ssh=args.ssh,
     )
     with caches.in_use():
         built = build(definition, options, lambda line: None if terminal.is_quiet() else progress.show_beside(line))
@@ -72,7 +84,7 @@ def run(args: argparse.Namespace) -> None:
         terminal.show(f"image {built.base}, {built.image}")
     else:
         cached = f"{built.cached} of {built.steps} steps from the cache"
-        terminal.show(f"built {built.tag}: {built.size / 1e6:.1f} MB, {cached}, {built.seconds:.1f} s")
+        terminal.show(f"built {built.tag}: {built.size / 1e6:.1f} MB, {cached}, {built.seconds:.1f} s, {built.builder}")
         terminal.show(f"image {built.image}")
         if built.wheels:
             lock = "python.lock was written: commit it" if built.relocked else "as listed in python.lock"
@@ -84,3 +96,16 @@ def run(args: argparse.Namespace) -> None:
         terminal.show(f"log {built.log}")
     site = settings.site_for_hint(args.site[0] if args.site else None)
     common.suggest(args, "pack", args.definition, "--site", site, "-o", f"{definition.name}.tar")
+
+
+def _secret(text: str) -> tuple[str, bytes]:
+    """Return the id and the content of a secret. Raises UsageError."""
+    fields = dict(part.partition("=")[::2] for part in text.split(","))
+    source = fields.get("src") or fields.get("source")
+    if not fields.get("id") or (source is None) == ("env" not in fields):
+        raise UsageError(f"invalid secret: {text!r}", "write id=NAME,src=FILE, or id=NAME,env=VARIABLE")
+    if source is not None:
+        return fields["id"], read_bytes(source)
+    if fields["env"] not in os.environ:
+        raise UsageError(f"the secret {fields['id']} is in the variable {fields['env']}, which is not set")
+    return fields["id"], os.environb[os.fsencode(fields["env"])]

@@ -6,7 +6,7 @@ import hashlib
 import os
 import re
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import requests
 import urllib3
 from docker.errors import APIError, DockerException, ImageNotFound
 
+from deployer.connected.ground import podman_service
 from deployer.contract.base import json_records
 from deployer.contract.base.errors import DeployerError, MissingTool, SpaceError, UsageError
 from deployer.contract.base.json_records import Fields
@@ -39,8 +40,8 @@ _MAKER, _PROCESS = "deployer.maker", "deployer.process"
 _MACHINE, _PROCESSES = "/etc/machine-id", "/proc/self/ns/pid"
 
 _INSTALL = (
-    "install and start Docker (Debian: apt-get install docker.io), or set DOCKER_HOST or DOCKER_CONTEXT to a running "
-    "engine (docker context ls)"
+    "install and start Docker (Debian: apt-get install docker.io), or install podman, or set DOCKER_HOST or "
+    "DOCKER_CONTEXT to a running engine (docker context ls)"
 )
 _JOIN = (
     "Docker runs, but only root and members of the group docker may use it: sudo usermod -aG docker $USER, then log in "
@@ -83,24 +84,44 @@ def answers(client: docker.DockerClient) -> bool:
 
 
 def address() -> str:
-    """Return the address of the engine that Docker's own command uses."""
+    """Return the address of the engine."""
     return _environment()["DOCKER_HOST"]
+
+
+def environment() -> dict[str, str]:
+    """Return the variables with which Docker's own command uses the engine."""
+    names = ("DOCKER_HOST", "DOCKER_CERT_PATH", "DOCKER_TLS_VERIFY")
+    return {name: value for name, value in _environment().items() if name in names and value}
+
+
+def version(client: docker.DockerClient) -> dict[str, Any]:
+    """Return the engine's description of itself, with the keys ``Version``, ``Arch`` and ``Components``."""
+    with errors_named(client, "ask the engine for its version"):
+        about: dict[str, Any] = client.api.version()
+    return about
+
+
+def is_podman(about: Mapping[str, Any]) -> bool:
+    """Return whether an engine that describes itself so is podman's service."""
+    return any("podman" in str(part.get("Name")).lower() for part in about.get("Components") or ())
 
 
 def _environment() -> dict[str, str]:
     """Return the environment with the engine's address and its context's certificates.
 
     The order is Docker's: ``DOCKER_HOST``, ``DOCKER_CONTEXT``, the current context in its settings, the default socket.
+    If there is no such socket, podman is the engine.
 
     Raises:
-        MissingTool: the context does not exist.
+        MissingTool: the context does not exist, or podman's service does not start.
     """
     if os.environ.get("DOCKER_HOST"):
         return dict(os.environ)
     folder = Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker")
     name = os.environ.get("DOCKER_CONTEXT") or _settings(folder / "config.json").maybe_text("currentContext")
     if name in (None, "", "default"):
-        return {**os.environ, "DOCKER_HOST": DEFAULT_HOST}
+        podman = None if files.exists(DEFAULT_HOST.partition("://")[2]) else podman_service.address()
+        return {**os.environ, "DOCKER_HOST": podman or DEFAULT_HOST}
     key = hashlib.sha256(str(name).encode()).hexdigest()
     endpoint = _settings(folder / "contexts/meta" / key / "meta.json").children("Endpoints").get("docker")
     if endpoint is None:
@@ -202,8 +223,7 @@ def history(client: docker.DockerClient, ref: str) -> list[dict[str, Any]]:
 
 def architecture(client: docker.DockerClient) -> str:
     """Return the architecture of the engine's machine, in the form that images use: amd64, arm64."""
-    with errors_named(client, "ask the engine for its architecture"):
-        return str(client.api.version()["Arch"])
+    return str(version(client)["Arch"])
 
 
 def has_image(client: docker.DockerClient, ref: str) -> bool:
@@ -293,6 +313,22 @@ def reap(client: docker.DockerClient, *others: str) -> None:
     for item in client.api.containers(all=True, filters={"label": [own, *others]}):
         if not _lives(str(item["Labels"].get(_PROCESS))):
             remove(client, str(item["Id"]))
+
+
+def import_image(client: docker.DockerClient, stream: Any, tag: str) -> None:
+    """Make an image from the tar of a root filesystem. Raises the SDK's errors, SpaceError and DeployerError."""
+    last_line = client.api.import_image(src=stream).encode().splitlines()[-1]
+    answer = Fields(json_records.parse(last_line, "the engine's answer"), "the engine's answer")
+    if error := answer.maybe_text("error"):
+        raise SpaceError(error, FREE_SPACE) if is_full(error) else DeployerError(f"cannot make {tag}: {error}")
+    repository, _, last = tag.rpartition(":")
+    client.api.tag(answer.text("status"), repository, last, force=True)
+
+
+def remove_name(client: docker.DockerClient, tag: str) -> None:
+    """Remove a name of an image if possible. The image is kept."""
+    with contextlib.suppress(DockerException, *_LOST, OSError):
+        client.api.remove_image(tag, noprune=True)
 
 
 def remove(client: docker.DockerClient, container_id: str) -> None:

@@ -10,9 +10,9 @@ import time
 from pathlib import Path
 from typing import IO, Any
 
-SSH, PARTS, REHEARSAL = "ssh", "parts", "rehearsal"
+SSH, PARTS, REHEARSAL, BUILD = "ssh", "parts", "rehearsal", "build"
 #: The name prefixes for these purposes. Nothing else is removed.
-_NAME = re.compile(rf"deployer-(?:{SSH}|{PARTS}|{REHEARSAL})-[a-z0-9_]{{8}}")
+_NAME = re.compile(rf"deployer-(?:{SSH}|{PARTS}|{REHEARSAL}|{BUILD})-[a-z0-9_]{{8}}")
 _LOCK = "lock"
 #: Age in seconds at which a folder without a lock counts as abandoned: its process was killed before making the lock.
 _STALE = 24 * 3600
@@ -22,7 +22,7 @@ class LockedFolder(tempfile.TemporaryDirectory[str]):
     """A private folder, locked while its process is alive.
 
     Args:
-        purpose: SSH, PARTS or REHEARSAL.
+        purpose: SSH, PARTS, REHEARSAL or BUILD.
         parent: the parent folder; None: the folder for temporary files.
     """
 

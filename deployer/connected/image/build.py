@@ -10,14 +10,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import docker
 
 from deployer.connected.ground import engine, progress
 from deployer.connected.image import inputs, interpreter, variants
 from deployer.connected.image.bases import alone, base, imported
-from deployer.connected.image.classic_builder import ImageBuild, Transcript
+from deployer.connected.image.builders import choice, rewritten
+from deployer.connected.image.builders.builder import ImageBuild, Mounted
+from deployer.connected.image.builders.transcript import Transcript
 from deployer.connected.image.definition import offline, settings
 from deployer.connected.image.definition.definition import Base, Definition
 from deployer.connected.image.last_build import last_record, record_of
@@ -33,6 +35,8 @@ from deployer.system import files
 _Result = TypeVar("_Result")
 #: Seconds that a failed build waits for the thread of the variants, which may be copying a variant out of its image.
 _ENDS_SECONDS = 2
+#: Bytes. A shorter secret may be in an image by chance, so it is not searched for.
+_SHORTEST_SECRET = 8
 _writing = threading.Lock()
 
 
@@ -48,6 +52,9 @@ class BuildOptions(NamedTuple):
         mode: what may be downloaded, and whether the lock may change.
         find_links: folders with the user's own wheels.
         families: the MPI families to compile Horovod for; None: all of the definition's.
+        builder: one of ``choice.BUILDERS``; None: the first that is at hand.
+        secrets: content that the Dockerfile's ``RUN --mount=type=secret`` reads, by id.
+        ssh: agents and keys that its ``RUN --mount=type=ssh`` uses: ``default``, or ``ID=PATH``.
     """
 
     ca_bundle: Path | None = None
@@ -58,6 +65,9 @@ class BuildOptions(NamedTuple):
     mode: wheelhouse.Mode = wheelhouse.Mode()
     find_links: Sequence[Path] = ()
     families: Sequence[str] | None = None
+    builder: str | None = None
+    secrets: Mapping[str, bytes] = {}
+    ssh: Sequence[str] = ()
 
 
 class BuildResult(NamedTuple):
@@ -77,6 +87,7 @@ class BuildResult(NamedTuple):
         wheels: the number of wheels in the wheelhouse.
         relocked: a new lock was written.
         variants: the Horovod variants, one per MPI family.
+        builder: the program that made the image; empty without an engine.
     """
 
     name: str
@@ -92,6 +103,7 @@ class BuildResult(NamedTuple):
     wheels: int = 0
     relocked: bool = False
     variants: Sequence[HorovodVariant] = ()
+    builder: str = ""
 
     def record(self) -> json_records.Record:
         """Return the build record, a JSON object."""
@@ -105,10 +117,11 @@ def build(definition: Definition, options: BuildOptions, say: Callable[[str], No
         say: called with each line of the log.
 
     Raises:
-        Refused: ``lint`` found an error before the build; or the finished image has a trace of the build settings and
-            is not tagged; or it lacks modules that files of app/ import.
+        Refused: ``lint`` found an error before the build, or the builder cannot do what the Dockerfile asks for; or the
+            finished image has a trace of the build settings and is not tagged; or it lacks modules that files of app/
+            import.
         JobFailed: a step failed. The message gives the reason from its log.
-        MissingTool: no engine was found, or it has stopped.
+        MissingTool: no engine was found, or it has stopped; or the wanted builder is not at hand.
         SpaceError: a disk is full.
     """
     if definition.base is None:
@@ -149,13 +162,15 @@ def _build(
 ) -> BuildResult:
     began = time.monotonic()
     wheelhouse.check_early(definition, options.mode)
+    builder = choice.choose(client, options.builder)
+    say(f"builder: {builder.name}")
+    of_builder = [item for item in lint.for_builder(definition, builder) if item.code not in options.accept]
+    lint.refuse_errors(of_builder)
     host = settings.from_host(options.ca_bundle, options.pip_conf, os.environ, options.apt_sources)
     clean = base.ensure(client, wanted, host, say, definition.folder, options.mode.offline)
-    with_settings = settings.build_base(client, clean, host)
-    if with_settings != clean:  # report this before minutes of building
-        for item in lint.before_build(definition):
-            if item.code == "network.base" and item.code not in options.accept:
-                say(f"base: {item.subject}: {item.message}; {item.remedy}")
+    with_settings = clean if builder.mounts else settings.build_base(client, clean, host)
+    for item in of_builder if with_settings != clean else ():  # report this before minutes of building
+        say(f"base: {item.subject}: {item.message}; {item.remedy}")
     arguments = {"BASE": clean, "BUILD_BASE": with_settings, **host.proxies}
     if options.mode.offline and definition.dockerfile_path is not None:
         offline.check_dockerfile(client, definition.dockerfile_path, arguments)
@@ -174,15 +189,19 @@ def _build(
             advice = offline.HINT if options.mode.offline else ""
             transcript = Transcript(definition.tag, str(log), write, advice)
             labels = {inputs.LABEL: inputs.label(client, definition, clean)}
-            own = ImageBuild(
-                client, arguments, transcript, options.no_cache, options.mode.offline, target=None, labels=labels
+            mounted = Mounted(
+                host.contents(rewritten.FOLDER), host.environment(rewritten.FOLDER), options.secrets, options.ssh
             )
+            own = ImageBuild(
+                client, builder, arguments, transcript, options.no_cache, options.mode.offline,
+                labels=labels, mounted=mounted,
+            )  # fmt: skip
             image, compiled = _image_and_variants(own, definition, options.families, host.proxies, beside)
             config = engine.image_config(client, image)
             last = last_record(definition)
             if (last.get("image"), last.get("build_base")) != (image, with_settings):
                 last = {}  # that build made or checked something else
-                _check(client, config, clean, with_settings, host)
+                _check(client, config, clean, with_settings, traces_of(host, options.secrets))
             horovod = compiled()
     target, house = None, wheelhouse.Wheelhouse()
     if definition.python is not None:
@@ -196,6 +215,7 @@ def _build(
     built = BuildResult(
         definition.name, definition.version, image, clean, int(config["Size"]), round(time.monotonic() - began, 3),
         definition.tag, transcript.steps, transcript.cached, str(log), len(house.wheels), house.relocked, horovod,
+        builder.name,
     )  # fmt: skip
     known_next_time = {"build_base": with_settings, "target": target.record() if target else None}
     files.write_text(str(receipt), json_records.pretty({**built.record(), **known_next_time}))
@@ -292,10 +312,10 @@ def _variants(
 
     with contextlib.closing(engine.connect()) as client:
 
-        def compiled(recipe: IO[bytes], what: str, words: Mapping[str, str]) -> str:
+        def compiled(recipe: Mapping[str, bytes], what: str, words: Mapping[str, str]) -> str:
             part = own.transcript.for_part(what, say)
             recipe_build = own._replace(client=client, arguments={**own.arguments, **words}, transcript=part)
-            image = recipe_build.of_context(recipe, "Dockerfile")
+            image = recipe_build.of_context(recipe)
             go_on()
             return image
 
@@ -305,11 +325,18 @@ def _variants(
 # ------------------------------------------------------------------------------------------------ no trace
 
 
+def traces_of(host: settings.BuildSettings, secrets: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Return the bytes that an image must not contain, by their description. Empty if there is nothing to leave one."""
+    texts = {f"the secret {name}": data.strip() for name, data in secrets.items()}
+    secret = {name: data for name, data in texts.items() if len(data) >= _SHORTEST_SECRET}
+    return {**host.traces(), **secret} if secrets or host.proxies or host.contents() else {}
+
+
 def _check(
-    client: docker.DockerClient, config: Mapping[str, Any], clean: str, with_settings: str, host: settings.BuildSettings
+    client: docker.DockerClient, config: Mapping[str, Any], clean: str, with_settings: str, traces: Mapping[str, bytes]
 ) -> None:
     """Raise Refused if an image has a trace of the build settings in its layers, configuration, history or files."""
-    if with_settings == clean and not host.proxies:
+    if not traces:
         return
     image = str(config["Id"])
     of_base, of_build_base = (set(engine.image_config(client, tag)["Layers"]) for tag in (clean, with_settings))
@@ -317,7 +344,6 @@ def _check(
         _refuse("it is made from BUILD_BASE")
     with engine.errors_named(client, f"read the history of {image}"):
         written = json.dumps([config, engine.history(client, image)]).encode()
-    traces = host.traces()
     for name, needle in traces.items():
         if needle in written:
             _refuse(f"its configuration or history shows {name}")

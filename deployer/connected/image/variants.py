@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 import docker
 
 from deployer.connected.ground import caches, engine
-from deployer.connected.image.definition import settings
 from deployer.connected.image.definition.definition import Definition
 from deployer.connected.rootfs import wheels
 from deployer.contract.base import json_records
@@ -40,8 +39,8 @@ _SHARED = ("Dockerfile", "prove.py", "tools.txt", "unpack.py")
 _OUT = "/variant/out"
 _RECORD = "variant.json"
 
-#: Builds a context and returns the image's id. Arguments: the context as a tar, a name for messages, build arguments.
-Build = Callable[[io.BytesIO, str, Mapping[str, str]], str]
+#: Builds a context and returns the image's id. Arguments: files by name, a name for messages, build arguments.
+Build = Callable[[Mapping[str, bytes], str, Mapping[str, str]], str]
 
 
 class HorovodVariant(NamedTuple):
@@ -111,7 +110,7 @@ def ensure(
                 "STAGE": stage, "MPIS": " ".join(MPIS[abi]), "SONAME": SONAMES[abi], "HOROVOD": pin,
                 "FRAMEWORK": definition.framework,
             }  # fmt: skip
-            image = build(settings.tar_of(contents), f"Horovod for {abi}", arguments)
+            image = build(contents, f"Horovod for {abi}", arguments)
             kept = _publish(key, abi, *_wheel_and_proofs(_outputs(client, image), abi), time.monotonic() - began)
         say(f"horovod: {abi}: {kept.wheel.name}, {kept.wheel.stat().st_size / 1e6:.1f} MB")
         found.append(kept)

@@ -96,13 +96,13 @@ def debian(
         SpaceError: there is not enough space for the tarball.
     """
     key = base_key(base)
-    tag = f"deployer/base:{key}"
+    tag = f"{imported.REPOSITORY}:{key}"
     if engine.has_image(client, tag):
         return tag
     tarball = debian_tarball(base, host, say, offline)
     say(f"base: import {tarball.name} as {tag}")
     with engine.errors_named(client, f"import {tarball}"), open(tarball, "rb") as stream:
-        client.api.import_image(src=stream, repository="deployer/base", tag=key)
+        engine.import_image(client, stream, tag)
     return tag
 
 

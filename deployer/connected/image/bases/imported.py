@@ -25,6 +25,8 @@ from deployer.contract.base.errors import DeployerError, IntegrityError, SpaceEr
 from deployer.contract.base.tarformat import padding
 from deployer.system import files
 
+#: The name of bases that we make. A builder that lacks one asks nobody else for it.
+REPOSITORY = "localhost/deployer/base"
 _MANIFEST, _CONFIG = "manifest.json", "config.json"
 _END = b"\0" * 1024
 
@@ -44,17 +46,19 @@ def ensure(client: docker.DockerClient, path: Path, sha256: str | None, say: Cal
         MissingTool: the engine has stopped.
     """
     digest = check(path, sha256)
-    tag = f"deployer/base:{digest[:16]}"
+    tag = f"{REPOSITORY}:{digest[:16]}"
     if engine.has_image(client, tag):
         return tag
     say(f"base: load {path.name} as {tag}")
     with Scratch(Path(tempfile.gettempdir())) as scratch, engine.errors_named(client, f"load {path}"):
         layered = archive.layered(path, scratch)
         if layered is None:
-            repository, _, version = tag.rpartition(":")
-            client.api.import_image(src=archive.flat_chunks(path, scratch), repository=repository, tag=version)
+            engine.import_image(client, archive.flat_chunks(path, scratch), tag)
         else:
-            _load(client, _image_archive(layered, tag, scratch), path)
+            machine = {"architecture": engine.architecture(client), "os": "linux"}  # for an image that says none
+            config = dict(layered.config)
+            config.update({name: machine[name] for name in machine if config.get(name) in (None, "", "unknown")})
+            _load(client, _image_archive(layered._replace(config=config), tag, scratch), path)
     return tag
 
 

@@ -47,6 +47,12 @@ class Instruction(NamedTuple):
         """Return the value of a flag, empty without it."""
         return next((flag.partition("=")[2] for flag in self.flags if flag.startswith(f"--{name}=")), "")
 
+    def sources(self) -> list[str]:
+        """Return the images and stages in ``--from`` and ``--mount``, empty for the build context."""
+        mounts = [flag.split(",") for flag in self.flags if flag.startswith("--mount=")]
+        mounted = [option.removeprefix("from=") for mount in mounts for option in mount if option.startswith("from=")]
+        return [self.flag("from"), *mounted]
+
     def exec_form(self) -> list[str] | None:
         """Return the words of the exec form, or None for the shell form."""
         if not self.value.startswith("["):
@@ -99,7 +105,7 @@ class Dockerfile(NamedTuple):
             yield from stage.instructions
 
     def images(self, arguments: Mapping[str, str]) -> Iterator[tuple[Instruction, str, str]]:
-        """Yield each FROM and ``--from`` of an image, not of a stage: its name as written, and without variables.
+        """Yield each FROM, ``--from`` and mount of an image, not of a stage: its name as written, without variables.
 
         Args:
             arguments: values given to the build. They take precedence over the defaults of ARG.
@@ -108,7 +114,8 @@ class Dockerfile(NamedTuple):
         stages = {"scratch", ""}
         for number, stage in enumerate(self.stages):
             first, *others = stage.instructions
-            for step, written in [(first, stage.base), *((step, step.flag("from")) for step in others)]:
+            copied = [(step, source) for step in others for source in step.sources()]
+            for step, written in [(first, stage.base), *copied]:
                 image = _VARIABLE.sub(lambda found: _value(found, values), written)
                 if image.lower() not in stages:
                     yield step, written, image

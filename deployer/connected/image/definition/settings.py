@@ -1,8 +1,9 @@
 """The host's network settings for a build: a CA bundle, pip's indexes, proxies. They are never part of an image.
 
-They are in one folder of a second base image, ``BUILD_BASE``. The last stage of a Dockerfile starts from the clean
-``BASE``. All files in that folder, its path and all variables with its path contain ``MARK``. So one search finds any
-trace in a finished image (docs/adr/0003-build-settings-leave-no-trace.md).
+A builder that can do so mounts them in each RUN step. For another builder, they are in one folder of a second base
+image, ``BUILD_BASE``, and the last stage of a Dockerfile starts from the clean ``BASE``. All files contain ``MARK``,
+and so do the path of that folder and all variables with its path. So one search finds any trace in a finished image
+(docs/adr/0003-build-settings-leave-no-trace.md).
 """
 
 import ast
@@ -56,31 +57,35 @@ class BuildSettings(NamedTuple):
     sources: str = ""
     find_links: tuple[str, ...] = ()
 
-    def contents(self) -> dict[str, bytes]:
-        """Return the files for a build by name. Each file contains MARK; ca.crt has it before each certificate."""
+    def contents(self, folder: str = FOLDER) -> dict[str, bytes]:
+        """Return the files for a build by name. Each file contains MARK; ca.crt has it before each certificate.
+
+        Args:
+            folder: where the build finds them.
+        """
         found = {}
         apt = "".join(f'{name} "{value}";\n' for name, value in sorted(self.apt.items()))
         if self.ca:
             found["ca.crt"] = self.ca.replace(b"-----BEGIN CERTIFICATE", f"# {MARK}\n-----BEGIN CERTIFICATE".encode())
-            apt += f'Acquire::https::CAInfo "{FOLDER}/ca.crt";\n'
+            apt += f'Acquire::https::CAInfo "{folder}/ca.crt";\n'
         if self.pip:
             found["pip.conf"] = f"# {MARK}\n{self.pip}".encode()
         if self.sources:
             found["sources.list"] = f"# {MARK}\n{self.sources}".encode()
-            apt += f'Dir::Etc::SourceList "{FOLDER}/sources.list";\nDir::Etc::SourceParts "-";\n'
+            apt += f'Dir::Etc::SourceList "{folder}/sources.list";\nDir::Etc::SourceParts "-";\n'
         if apt:
             found["apt.conf"] = f"# {MARK}\n{apt}".encode()
         return found
 
-    def environment(self) -> dict[str, str]:
-        """Return the variables with which programs in a build find the files."""
+    def environment(self, folder: str = FOLDER) -> dict[str, str]:
+        """Return the variables with which programs in a build find the files in ``folder``."""
         found = {}
         if self.ca:
-            found.update(dict.fromkeys(_CA_READERS, f"{FOLDER}/ca.crt"))
+            found.update(dict.fromkeys(_CA_READERS, f"{folder}/ca.crt"))
         if self.pip:
-            found["PIP_CONFIG_FILE"] = f"{FOLDER}/pip.conf"
+            found["PIP_CONFIG_FILE"] = f"{folder}/pip.conf"
         if "apt.conf" in self.contents():
-            found["APT_CONFIG"] = f"{FOLDER}/apt.conf"
+            found["APT_CONFIG"] = f"{folder}/apt.conf"
         return found
 
     def traces(self) -> dict[str, bytes]:
@@ -181,7 +186,7 @@ def build_base(client: docker.DockerClient, base: str, settings: BuildSettings) 
     lines += [f"ENV {name}={value}" for name, value in sorted(settings.environment().items())]
     dockerfile = ("\n".join(lines) + "\n").encode()
     digests = {name: hashlib.sha256(data).hexdigest() for name, data in contents.items()}
-    tag = "deployer/build-base:" + caches.key(dockerfile.decode(), digests)
+    tag = "localhost/deployer/build-base:" + caches.key(dockerfile.decode(), digests)
     if engine.has_image(client, tag):
         return tag
     context = tar_of({"Dockerfile": dockerfile, **{f"settings/{name}": data for name, data in contents.items()}})

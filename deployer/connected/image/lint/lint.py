@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 from deployer.connected.ground import engine
 from deployer.connected.ground.scratch import Scratch
+from deployer.connected.image.builders import choice
+from deployer.connected.image.builders.builder import Builder
 from deployer.connected.image.definition.definition import Definition
 from deployer.connected.image.lint import app, hadolint, layers, network, packages, secrets, stages
 from deployer.connected.image.lint import image as image_rules
@@ -25,7 +27,7 @@ from deployer.contract.rules.findings import Finding, errors
 
 #: Rules that need no engine.
 _RULES: tuple[Callable[[DefinitionSource], Iterator[Finding]], ...] = (
-    stages.frontend, stages.images, stages.user, stages.late_removals, stages.build_settings,
+    stages.frontend, stages.images, stages.user, stages.late_removals, stages.build_base,
     packages.unpinned, packages.unhashed, packages.itex, app.relative,
     network.at_run_time, secrets.in_files, secrets.in_variables,
 )  # fmt: skip
@@ -49,12 +51,14 @@ def lint(definition: Definition, accept: Collection[str] = ()) -> Linted:
     """Check a definition with all rules except those in ``accept``."""
     findings = list(before_build(definition))
     image = unchecked = ""
+    builder: Builder | None = None
     if definition.dockerfile_path is not None:
         try:
             findings += hadolint.findings(definition.dockerfile_path)
         except MissingTool as error:  # hadolint is optional, and none of its rules stops a build
             unchecked = f"{error.message}; {error.hint}"
     with contextlib.suppress(MissingTool), contextlib.closing(engine.connect()) as client:
+        builder = choice.choose(client)
         if engine.has_image(client, definition.tag):
             image = definition.tag
             with imagelayers.opened(client, image) as opened:
@@ -63,6 +67,7 @@ def lint(definition: Definition, accept: Collection[str] = ()) -> Linted:
                 source = DefinitionSource(definition)
                 built = built_image(definition, FlattenedRootfs(_root(of_image)), engine.image_config(client, image))
                 findings += [*image_rules.commands_missing(source, built), *app.imports(source, built)]
+    findings += for_builder(definition, builder)
     return Linted([item for item in findings if item.code not in accept], image, unchecked)
 
 
@@ -71,6 +76,13 @@ def before_build(definition: Definition) -> Iterator[Finding]:
     source = DefinitionSource(definition)
     for rule in _RULES:
         yield from rule(source)
+
+
+def for_builder(definition: Definition, builder: Builder | None) -> list[Finding]:
+    """Return the findings that depend on the builder; None: it is not known."""
+    source = DefinitionSource(definition)
+    lacking = stages.unknown_to(source, builder) if builder else ()
+    return [*lacking, *(() if builder and builder.mounts else stages.build_settings(source))]
 
 
 def built_image(definition: Definition, tree: ListedTree, config: Mapping[str, Any]) -> BuiltImage:

@@ -22,11 +22,10 @@ class DefinitionSource:
 
     def __init__(self, definition: Definition) -> None:
         self.definition = definition
-        self.dockerfile = parse("")
         path = definition.dockerfile_path
         self.name = str(definition.context_folder / definition.dockerfile)
-        if path is not None:
-            self.dockerfile = parse(files.read_text(str(path)))
+        self.text = "" if path is None else files.read_text(str(path))
+        self.dockerfile = parse(self.text)
 
     @property
     def bundle(self) -> str:

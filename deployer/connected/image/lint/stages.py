@@ -1,10 +1,13 @@
-"""Rules for the Dockerfile: bases, the final user, late removals, and features that the build does not support."""
+"""Rules for the Dockerfile: bases, the final user, late removals, and parts that the builder does not support."""
 
 import posixpath
 import re
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
+from deployer.connected.image.builders import rewritten
+from deployer.connected.image.builders.builder import Builder
+from deployer.connected.image.definition import dockerfile as dockerfiles
 from deployer.connected.image.definition.dockerfile import Instruction, commands, variables
 from deployer.connected.image.lint import finding
 from deployer.connected.image.lint.network import fetches
@@ -12,7 +15,6 @@ from deployer.connected.image.lint.source import DefinitionSource
 from deployer.contract.rules.findings import Finding
 
 _OURS = {"BASE", "BUILD_BASE"}
-_BUILDKIT = re.compile(r"--(mount|network|security|link|parents|chmod)\b")
 _APT = ("apt", "apt-get", "aptitude")
 _APT_LISTS = "/var/lib/apt/lists"
 
@@ -33,14 +35,17 @@ def user(source: DefinitionSource) -> Iterator[Finding]:
 
 
 def frontend(source: DefinitionSource) -> Iterator[Finding]:
-    """Check dockerfile.syntax and dockerfile.buildkit."""
-    if "syntax" in source.dockerfile.directives:
-        line, image = source.dockerfile.directives["syntax"]
+    """Check dockerfile.syntax: a frontend that is not Docker's own and can change."""
+    line, image = source.dockerfile.directives.get("syntax", (0, ""))
+    if image and "@sha256:" not in image and not rewritten.OWN_FRONTEND.match(image):
         yield finding("dockerfile.syntax", f"{source.name}:{line}", frontend=image)
-    for instruction in source.dockerfile.instructions():
-        used = next(filter(_BUILDKIT.match, instruction.flags), "a here-document" if instruction.heredoc else "")
-        if used:
-            yield finding("dockerfile.buildkit", source.at(instruction), what=f"{instruction.name} {used}")
+
+
+def unknown_to(source: DefinitionSource, builder: Builder) -> Iterator[Finding]:
+    """Check dockerfile.buildkit: parts of the Dockerfile that a builder cannot do."""
+    for part in builder.lacks(dockerfiles.parse(rewritten.portable(source.text))):
+        at = f"{source.name}:{part.line}"
+        yield finding("dockerfile.buildkit", at, what=part.what, builder=builder.name, able=part.able)
 
 
 class _Step(NamedTuple):
@@ -82,14 +87,17 @@ def _is_removal(command: list[str]) -> bool:
     return posixpath.basename(command[0]) == "rm"
 
 
-def build_settings(source: DefinitionSource) -> Iterator[Finding]:
-    """Check dockerfile.build-base and network.base: one of the two bases is used in place of the other."""
-    dockerfile = source.dockerfile
-    used = dockerfile.image()
+def build_base(source: DefinitionSource) -> Iterator[Finding]:
+    """Check dockerfile.build-base: the final image starts from the base with build settings."""
+    used = source.dockerfile.image()
     if used and "BUILD_BASE" in variables(used[0].value):
         yield finding("dockerfile.build-base", source.at(used[0]))
-    for stage in dockerfile.stages:
-        lineage = dockerfile.lineage(stage)
+
+
+def build_settings(source: DefinitionSource) -> Iterator[Finding]:
+    """Check network.base: a step uses the network without the build settings, if the builder does not mount them."""
+    for stage in source.dockerfile.stages:
+        lineage = source.dockerfile.lineage(stage)
         if "BASE" not in variables(lineage[0].base):
             continue
         for instruction in stage.instructions:

@@ -16,7 +16,8 @@ import docker
 
 from deployer.connected.ground import caches, engine, xdg
 from deployer.connected.image.bases import base
-from deployer.connected.image.classic_builder import Transcript
+from deployer.connected.image.builders.classic import Messages
+from deployer.connected.image.builders.transcript import Transcript
 from deployer.connected.image.definition import settings
 from deployer.connected.image.definition.definition import Base
 from deployer.connected.image.definition.settings import FOLDER, BuildSettings
@@ -59,7 +60,7 @@ def built(client: docker.DockerClient, host: BuildSettings, tell: Callable[[str]
     with files.errors_named(f"write {log}"):
         log.parent.mkdir(parents=True, exist_ok=True)
     with open(log, "w", encoding="utf-8") as stream, engine.errors_named(client, f"make {tag}"):
-        transcript = Transcript(tag, str(log), lambda line: print(line, file=stream))
+        transcript = Messages(Transcript(tag, str(log), lambda line: print(line, file=stream)))
         messages: Any = client.api.build(
             fileobj=context, custom_context=True, tag=tag, rm=True, decode=True, platform=PLATFORM,
             buildargs=dict(host.proxies),

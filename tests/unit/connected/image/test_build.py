@@ -12,53 +12,23 @@ from deployer.connected.ground import engine
 from deployer.connected.image import build, context, variants
 from deployer.connected.image.bases import base
 from deployer.connected.image.build import first_trace
-from deployer.connected.image.classic_builder import ImageBuild, Transcript, reason
+from deployer.connected.image.builders.builder import ImageBuild
+from deployer.connected.image.builders.classic import Classic
+from deployer.connected.image.builders.transcript import Transcript
 from deployer.connected.image.definition import settings
 from deployer.connected.image.definition.definition import Base, Definition, load
-from deployer.contract.base.errors import JobFailed, SpaceError, UsageError
+from deployer.contract.base.errors import JobFailed, UsageError
 from tests import running
 from tests.unit.connected.image.definition.test_definition import MINIMAL, write
 
 CERTIFICATE = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
 
 
-# ------------------------------------------------------------------------------------------------ the engine's messages
+# ------------------------------------------------------------------------------------------------ image and variants
 
 
-def transcript(said: list[str] | None = None) -> Transcript:
-    return Transcript("deployer/x:1", "/log", (said if said is not None else []).append)
-
-
-def test_the_transcript_follows_steps_and_finds_the_image() -> None:
-    said: list[str] = []
-    reader = transcript(said)
-    for text in ("Step 1/2 : FROM x\n", " ---> Using cache\n", "Step 2/2 : RUN echo", " a\n", "\x1b[91mred\x1b[0m\n"):
-        reader.receive({"stream": text})
-    reader.receive({"aux": {"ID": "sha256:abc"}})
-    assert (reader.number, reader.steps, reader.cached, reader.image) == (2, 2, 1, "sha256:abc")
-    assert said == ["Step 1/2 : FROM x", " ---> Using cache", "Step 2/2 : RUN echo a", "red"]
-
-
-def test_steps_that_the_build_of_a_stage_made_are_not_counted_as_cached() -> None:
-    said: list[str] = []
-    image = transcript(said)
-    stage = image.for_part("stage tools")
-    for line in (
-        "Step 1/3 : FROM x",
-        "Step 2/3 : ENV a=b",
-        " ---> Using cache",
-        "Step 3/3 : RUN make",
-        " ---> Running in 1",
-    ):
-        stage.receive({"stream": f"{line}\n"})
-    image.continues(stage)
-    for number in range(2, 6):
-        image.receive({"stream": f"Step {number}/5 : RUN {number}\n"})
-        if number < 5:
-            image.receive({"stream": " ---> Using cache\n"})
-    assert (image.steps, image.cached) == (5, 2)  # 2 was cached for the stage, 3 was not, 4 is
-    assert said[0] == "stage tools: Step 1/3 : FROM x"
-    assert said[5] == "Step 2/5 : RUN 2"
+def transcript() -> Transcript:
+    return Transcript("deployer/x:1", "/log", list[str]().append)
 
 
 class Client:
@@ -95,7 +65,7 @@ def stages_of_a_build(monkeypatch: pytest.MonkeyPatch, folder: Path, no_cache: b
     monkeypatch.setattr(ImageBuild, "of_definition", of_definition)
     monkeypatch.setattr(variants, "ensure", ensure)
     monkeypatch.setattr(engine, "connect", Client)
-    own = ImageBuild(cast("Any", Client()), {}, transcript(), no_cache)
+    own = ImageBuild(cast("Any", Client()), Classic(), {}, transcript(), no_cache)
     with ExitStack() as beside:
         image, made = build._image_and_variants(own, definition, None, {}, beside)
         assert (image, made()) == ("sha256:None", [])
@@ -148,71 +118,10 @@ def test_a_build_that_fails_ends_the_compilation_of_variants(tmp_path: Path, mon
     monkeypatch.setattr(ImageBuild, "of_context", of_context)
     monkeypatch.setattr(variants, "ensure", ensure)
     monkeypatch.setattr(engine, "connect", Client)
-    own = ImageBuild(cast("Any", Client()), {}, transcript())
+    own = ImageBuild(cast("Any", Client()), Classic(), {}, transcript())
     with pytest.raises(JobFailed, match="cannot be built"), ExitStack() as beside:
         build._image_and_variants(own, definition, None, {}, beside)
     assert done == ["ended"]
-
-
-def test_a_failing_step_shows_itself_and_the_end_of_its_log() -> None:
-    reader = transcript()
-    reader.receive({"stream": "Step 1/3 : FROM x\nof another step\nStep 2/3 : RUN make\n ---> Running in 1234\n"})
-    reader.receive({"stream": "".join(f"line {number}\n" for number in range(30))})
-    with pytest.raises(JobFailed) as caught:
-        reader.receive({"error": "returned a non-zero code: 7", "errorDetail": {"code": 7, "message": "x"}})
-    assert "in step 2/3, RUN make: exit 7" in caught.value.message
-    assert caught.value.message.endswith(": line 29")
-    assert "line 28" not in caught.value.message
-    assert "of another step" not in caught.value.message
-    assert "/log" in caught.value.hint
-
-
-@pytest.mark.parametrize(
-    ("log", "line"),
-    [
-        (["Reading package lists...", "E: Unable to locate package vmi", "W: a warning"], 1),
-        (
-            ["Collecting a", "ERROR: Could not find a version that satisfies the requirement a==9", "",
-             "ERROR: No matching distribution found for a==9", "[notice] A new release of pip is available"],
-            3,
-        ),
-        (
-            ["  x.c:3:10: fatal error: mpi.h: No such file or directory", "  compilation terminated.",
-             "  error: command '/usr/bin/gcc' failed with exit code 1", "  [end of output]",
-             "  note: This error originates from a subprocess", "  ERROR: Failed building wheel for a",
-             "ERROR: Failed to build installable wheels for some pyproject.toml based projects (a)"],
-            2,
-        ),
-        (["x.c:3:10: fatal error: mpi.h: No such file or directory", "compilation terminated.",
-          "make: *** [Makefile:2: x.o] Error 1"], 0),
-        (["Traceback (most recent call last):", '  File "a"', "ModuleNotFoundError: No module named 'numpy'"], 2),
-        (["/bin/sh: 1: mpicc: not found"], 0),
-        (["make: *** No rule to make target 'all'.  Stop."], 0),
-        (["fatal: unable to access 'https://h.example/x/': Could not resolve host: h.example", "done"], 0),
-        (["CMake Error at CMakeLists.txt:3 (find_package):", "-- Configuring incomplete, errors occurred!"], 0),
-        (["some words", "the last words", ""], 1),
-    ],
-)  # fmt: skip
-def test_a_failed_step_is_reported_by_the_line_that_says_why(log: list[str], line: int) -> None:
-    assert reason(log) == log[line].strip()
-
-
-def test_the_report_of_a_failed_build_is_short_and_names_the_log() -> None:
-    reader = transcript()
-    reader.receive({"stream": "Step 1/3 : FROM x\nStep 2/3 : RUN " + "apt-get install a b c && " * 60 + "true\n"})
-    reader.receive({"stream": "E: Unable to correct problems " + "x" * 3000 + "\n" + "more\n" * 300})
-    with pytest.raises(JobFailed) as caught:
-        reader.receive({"error": "returned a non-zero code: 100", "errorDetail": {"code": 100, "message": "x"}})
-    assert "exit 100: E: Unable to correct problems xxx" in caught.value.message
-    assert len(caught.value.message) < 520
-    assert caught.value.hint == "the whole log: /log"
-
-
-def test_a_full_disk_is_a_space_error() -> None:
-    reader = transcript()
-    reader.receive({"stream": "Step 1/1 : RUN dd\n"})
-    with pytest.raises(SpaceError):
-        reader.receive({"error": "write /x: no space left on device"})
 
 
 def test_the_context_has_no_app_no_data_and_obeys_dockerignore(tmp_path: Path) -> None:
@@ -228,7 +137,8 @@ def test_the_context_has_no_app_no_data_and_obeys_dockerignore(tmp_path: Path) -
     text = (place / "bundle.yaml").read_text()
     (place / "bundle.yaml").write_text(text.replace("debian: bookworm", "archive: image.tar"))
     stream = io.BytesIO()
-    context.write_context(load(place), stream)
+    definition = load(place)
+    context.write(stream, place, context.excluded(definition), "Dockerfile", "FROM x\n")
     with tarfile.open(fileobj=stream) as archive:
         names = archive.getnames()
     assert {"Dockerfile", "kept.txt", "bundle.yaml", "in"} <= set(names)

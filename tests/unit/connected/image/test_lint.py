@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from deployer.cli.laptop.main import main
+from deployer.connected.image.builders.classic import Classic
 from deployer.connected.image.definition.definition import load
 from deployer.connected.image.lint import RULES, hadolint
 from deployer.connected.image.lint import lint as linting
@@ -57,7 +58,8 @@ def written(folder: Path, files: Files) -> Path:
 
 
 def found(folder: Path, files: Files) -> list[Finding]:
-    return list(linting.before_build(load(written(folder, files))))
+    definition = load(written(folder, files))
+    return [*linting.before_build(definition), *linting.for_builder(definition, Classic())]
 
 
 def job(*words: str) -> str:
@@ -165,9 +167,9 @@ TRIGGERS: list[tuple[str, Files, str]] = [
     ("command.relative", {"bundle.yaml": job("./x")}, "job main"),
     ("dockerfile.user", {"Dockerfile": "USER root\nUSER alice:users\nCMD a\n"}, "Dockerfile:5"),
     ("dockerfile.user", {"Dockerfile": "ARG BASE\nFROM ${BASE} AS a\nUSER 1000\nFROM a\n"}, "Dockerfile:3"),
-    ("dockerfile.syntax", {"Dockerfile": "# syntax=docker/dockerfile:1\n" + START}, "Dockerfile:1"),
+    ("dockerfile.syntax", {"Dockerfile": "# syntax=docker/dockerfile:1-labs\n" + START}, "Dockerfile:1"),
     ("dockerfile.buildkit", {"Dockerfile": "RUN --mount=type=secret,id=x true\n"}, "Dockerfile:4"),
-    ("dockerfile.buildkit", {"Dockerfile": "COPY --link a /\n"}, "Dockerfile:4"),
+    ("dockerfile.buildkit", {"Dockerfile": "COPY --chmod=755 --link a /\n"}, "Dockerfile:4"),
     ("dockerfile.buildkit", {"Dockerfile": "RUN <<EOF\ntrue\nEOF\n"}, "Dockerfile:4"),
 ]  # fmt: skip
 
@@ -232,8 +234,10 @@ NEAR_MISSES: list[tuple[str, Files]] = [
     ("itex.none", {"Dockerfile": "RUN pip install tensorflow==2.15.1\n"}),
     ("dockerfile.user", {"Dockerfile": "USER alice\nRUN true\nUSER 0:0\n"}),
     ("dockerfile.user", {"Dockerfile": "FROM ${BASE} AS a\nUSER alice\nFROM ${BASE}\nCOPY --from=a /x /x\n"}),
+    ("dockerfile.syntax", {"Dockerfile": "# syntax=docker/dockerfile:1.7\n" + START}),
+    ("dockerfile.syntax", {"Dockerfile": f"# syntax=x/y:1@sha256:{64 * 'a'}\n" + START}),
     ("dockerfile.syntax", {"Dockerfile": "# a comment first\n# syntax=docker/dockerfile:1\n" + START}),
-    ("dockerfile.buildkit", {"Dockerfile": "COPY --chown=1:1 a /\nRUN grep x <<<y; echo '--mount'\n"}),
+    ("dockerfile.buildkit", {"Dockerfile": "COPY --link --chown=1:1 a /\nRUN grep x <<<y; echo '--mount'\n"}),
 ]  # fmt: skip
 
 
@@ -491,12 +495,14 @@ def test_without_hadolint_the_other_rules_are_checked(
 
 
 def test_build_refuses_what_lint_calls_an_error_before_it_looks_for_an_engine(tmp_path: Path, say: Say) -> None:
-    place = written(tmp_path, {"Dockerfile": "# syntax=docker/dockerfile:1\n" + START + "RUN --mount=type=cache x\n"})
+    place = written(
+        tmp_path, {"Dockerfile": "# syntax=x/y:1\n" + START + "ENV API_TOKEN=x\nRUN --mount=type=cache x\n"}
+    )
     code, _, err = say("build", place)
     assert code == 3
     assert err.splitlines()[0] == "deployer: error: 2 errors in the definition"
-    assert f"  {place}/Dockerfile:1: dockerfile.syntax: # syntax=docker/dockerfile:1 parses this file with" in err
-    accepted = ("--accept", "dockerfile.syntax", "--accept", "dockerfile.buildkit")
+    assert f"  {place}/Dockerfile:1: dockerfile.syntax: # syntax=x/y:1 parses this file with" in err
+    accepted = ("--accept", "dockerfile.syntax", "--accept", "secrets.variable")
     assert say("build", place, *accepted)[0] == 7
     (place / "Dockerfile").write_text(START + "USER alice\n")
     assert say("build", place)[0] == 7  # a warning stops nothing

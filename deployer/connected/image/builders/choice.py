@@ -1,0 +1,39 @@
+"""The choice of a builder."""
+
+from collections.abc import Callable, Mapping
+
+import docker
+
+from deployer.connected.image.builders.builder import Builder
+from deployer.connected.image.builders.buildkit import BuildKit
+from deployer.connected.image.builders.classic import Classic
+from deployer.connected.image.builders.podman import Podman
+from deployer.contract.base.errors import MissingTool
+
+#: Builders in their order. Each returns itself, or None if it is not at hand.
+BUILDERS: Mapping[str, Callable[[docker.DockerClient], Builder | None]] = {
+    "buildkit": BuildKit.at_hand,
+    "podman": Podman.at_hand,
+    "classic": lambda _: Classic(),
+}
+
+#: What a builder is missing, for the one that a user wants.
+_MISSING = {
+    "buildkit": "install docker-buildx (Debian 12: docker.io has a client with BuildKit), for Docker 20.10 or newer",
+    "podman": "install podman, and unset DOCKER_HOST and DOCKER_CONTEXT, or let them lead to podman's service",
+}
+
+
+def choose(client: docker.DockerClient, wanted: str | None = None) -> Builder:
+    """Return the first builder that is at hand.
+
+    Args:
+        wanted: only this one of ``BUILDERS``.
+
+    Raises:
+        MissingTool: it is not at hand.
+    """
+    for name, at_hand in BUILDERS.items():
+        if wanted in (None, name) and (builder := at_hand(client)):
+            return builder
+    raise MissingTool(f"the builder {wanted} is not at hand for this engine", _MISSING[str(wanted)])

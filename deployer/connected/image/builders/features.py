@@ -1,0 +1,84 @@
+"""Parts of the Dockerfile format that not every builder knows, and the first version of each builder that does.
+
+Sources: Dockerfile release notes (frontends 1.2 to 1.20), and the Docker Engine and buildah releases that contain them;
+each was tried with Docker 20.10 and 26.1, buildah 1.28 and 1.39.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from deployer.connected.image.builders.builder import Lacking
+from deployer.connected.image.definition.dockerfile import Dockerfile, Instruction
+
+
+class Feature(NamedTuple):
+    """A part of the format.
+
+    Attributes:
+        docker: the first Docker Engine whose BuildKit knows it; None: no release does.
+        buildah: the first buildah that knows it; None: no release does.
+    """
+
+    docker: tuple[int, int] | None
+    buildah: tuple[int, int] | None
+
+
+HEREDOC = "a here-document"
+FEATURES: Mapping[str, Feature] = {
+    "--mount": Feature((20, 10), (1, 24)),
+    "--chmod": Feature((20, 10), (1, 24)),
+    "--network": Feature((23, 0), (1, 39)),
+    "--checksum": Feature((24, 0), (1, 39)),
+    HEREDOC: Feature((23, 0), (1, 35)),
+    "--exclude": Feature((29, 0), (1, 38)),
+    "--parents": Feature((29, 1), None),
+    "--security": Feature(None, None),
+    "--platform": Feature((18, 9), (1, 0)),
+}
+
+
+class Known(NamedTuple):
+    """The releases of the two families of builders that a builder corresponds to; (0, 0): none."""
+
+    docker: tuple[int, int] = (0, 0)
+    buildah: tuple[int, int] = (0, 0)
+
+
+CLASSIC = Known()
+
+
+def lacking(dockerfile: Dockerfile, known: Known) -> Sequence[Lacking]:
+    """Return the parts of a Dockerfile that a builder does not know."""
+    return [
+        Lacking(instruction.line, f"{instruction.name} {name}", _able(FEATURES[name]))
+        for instruction in dockerfile.instructions()
+        for name in _used(instruction)
+        if not _has(FEATURES[name], known)
+    ]
+
+
+def version(text: str) -> tuple[int, int]:
+    """Return the first two numbers of a version; zeros if it has none."""
+    match = re.search(r"(\d+)\.(\d+)", text)
+    return (int(match[1]), int(match[2])) if match else (0, 0)
+
+
+def _used(instruction: Instruction) -> Iterator[str]:
+    yield from (name for name in (flag.partition("=")[0] for flag in instruction.flags) if name in FEATURES)
+    if instruction.heredoc:
+        yield HEREDOC
+
+
+def _has(feature: Feature, known: Known) -> bool:
+    pairs = ((feature.docker, known.docker), (feature.buildah, known.buildah))
+    return any(since is not None and since <= have for since, have in pairs)
+
+
+def _able(feature: Feature) -> str:
+    able = []
+    if feature.docker:
+        able.append("BuildKit of Docker {}.{}".format(*feature.docker))
+    if feature.buildah:
+        able.append("buildah {}.{} (podman has one)".format(*feature.buildah))
+    return " or ".join(able) or "no builder without an image for `# syntax=`"
