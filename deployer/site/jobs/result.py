@@ -21,7 +21,7 @@ from deployer.system import files
 
 if TYPE_CHECKING:
     from deployer.site.proof.causes import Told
-    from deployer.site.proof.result import Evidence, Judgement, StepOutcome
+    from deployer.site.proof.result import Evidence, StepOutcome
 
 LAUNCH_FILE = "job.json"
 RESULT_FILE = "result.json"
@@ -60,8 +60,8 @@ _STEPS = "steps"
 _T = TypeVar("_T")
 
 
-def write_result(folder: str, outcome: "StepOutcome") -> "Judgement":
-    """Evaluate the job in ``folder`` after ``outcome`` and write its result.json. Raises DeployerError."""
+def write_result(folder: str, outcome: "StepOutcome") -> json_records.Record:
+    """Evaluate the job in ``folder`` after ``outcome``; write and return its result.json. Raises DeployerError."""
     from deployer.site.jobs import rendezvous
     from deployer.site.proof.result import HOSTS, PAYLOAD, assemble
 
@@ -79,21 +79,21 @@ def write_result(folder: str, outcome: "StepOutcome") -> "Judgement":
             result_reserve.release(folder)
             outcome = outcome._replace(full=error.message)
     steps = _steps(folder, outcome)
-    verdict = assemble(started, found, outcome, steps)
+    record = assemble(started, found, outcome, steps)
     try:
-        write(folder, verdict.record)
+        write(folder, record)
     except SpaceError as error:
         # Other writes to this folder have failed too: evidence, the log, perhaps the payload's output.
         result_reserve.release(folder)
-        verdict = assemble(started, found, outcome._replace(full=error.message), steps)
-        write(folder, verdict.record)
-    if outcome.step == PAYLOAD or verdict.exit_code:
+        record = assemble(started, found, outcome._replace(full=error.message), steps)
+        write(folder, record)
+    if outcome.step == PAYLOAD or record["exit_code"]:
         result_reserve.release(folder)
     else:
         result_reserve.keep_on(folder, started.ranks)  # in case its batch system starts the job again
         with suppress(DeployerError):  # without it, more of the log is attributed to the payload
             files.write_text(os.path.join(folder, HOSTS_FOLDER, _LOG_FROM), "%d" % _log_size(folder))
-    return verdict
+    return record
 
 
 def _steps(folder: str, outcome: "StepOutcome") -> List[json_records.Record]:

@@ -38,10 +38,10 @@ def test_slurm_says_it(line):
     told = causes.told(f"epoch 1\n{line}\nsrun: error: cn1: task 0: Killed\n")
     assert (told.ends["OUT_OF_MEMORY"], told.last) == (line, "epoch 1")
     verdict = result.assemble(LAUNCH, good(payloads=[], told=told), after("payload", 137))
-    shown = [(item["code"], item["subject"], item["message"]) for item in verdict.record["findings"]]
+    shown = [(item["code"], item["subject"], item["message"]) for item in verdict["findings"]]
     assert shown[0] == ("payload.out-of-memory", "job", "Slurm ended it for lack of memory: " + line)
-    assert "fewer ranks per node" in verdict.record["findings"][0]["remedy"]
-    assert verdict.record["findings"][1]["code"] == "payload.failed"
+    assert "fewer ranks per node" in verdict["findings"][0]["remedy"]
+    assert verdict["findings"][1]["code"] == "payload.failed"
 
 
 @pytest.mark.parametrize(
@@ -86,9 +86,9 @@ def test_without_a_counter_and_a_word_it_is_a_guess():
 
 def test_a_job_that_was_cancelled_or_went_well_lacks_no_memory():
     killed = good(payloads=[rank(0, **KILLED), rank(1, **KILLED)])
-    codes = [item["code"] for item in result.assemble(LAUNCH, killed, after("payload", 137)).record["findings"]]
+    codes = [item["code"] for item in result.assemble(LAUNCH, killed, after("payload", 137))["findings"]]
     assert codes == ["payload.out-of-memory", "payload.failed"]
     stopped = result.assemble(LAUNCH, killed, after("payload", 137, signal="TERM"))
-    assert [item["code"] for item in stopped.record["findings"]] == ["job.stopped"]
+    assert [item["code"] for item in stopped["findings"]] == ["job.stopped"]
     told = causes.told("srun: error: cn1: task 0: Out Of Memory")
-    assert result.assemble(LAUNCH, good(told=told), after()).record["findings"] == []
+    assert result.assemble(LAUNCH, good(told=told), after())["findings"] == []
