@@ -6,13 +6,14 @@ The evaluating modules are imported only for that, because `status` and `jobs` o
 import os
 import re
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Tuple, TypeVar
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Tuple, Type, TypeVar
 
 from deployer.contract.base import json_records
 from deployer.contract.base.errors import DeployerError, SpaceError, UsageError
 from deployer.contract.base.json_records import Fields
 from deployer.contract.proof import evidence
-from deployer.contract.proof.evidence import Launch
+from deployer.contract.proof.evidence import HostRecord, Launch, NetworkRecord, NodeRecord, ProbeRecord
+from deployer.contract.proof.payload import PayloadRecord
 from deployer.contract.rules.findings import Finding, finding
 from deployer.contract.site.plan import CANARY_TEXT
 from deployer.site.jobs import result_reserve
@@ -166,23 +167,22 @@ def launch(folder: str) -> Launch:
 
 def gather(folder: str) -> "Evidence":
     """Read all evidence of a job's steps; unreadable records count as missing."""
-    from deployer.contract.proof.payload import read_payload
     from deployer.site.proof.result import Evidence
 
     payload, reason = _payload(os.path.join(folder, PAYLOAD_FILE))
     hosts = texts(os.path.join(folder, HOSTS_FOLDER))
     ranks = texts(os.path.join(folder, RANKS_FOLDER))
-    for record in _read_all(ranks, r"node-.+\.json", evidence.read_node):
+    for record in _read_all(ranks, r"node-.+\.json", NodeRecord):
         ranks.update(record.files)
     return Evidence(
-        _read_all(hosts, r".+\.json", evidence.read_host),
-        _read_all(ranks, r"probe-\d+\.json", evidence.read_probe),
-        _read_all(ranks, r"payload-\d+\.json", read_payload),
-        _last_lines(ranks),
-        payload,
-        reason,
-        _roots(hosts),
-        networks=_read_all(hosts, r".+" + re.escape(evidence.NETWORK_SUFFIX), evidence.read_network),
+        hosts=_read_all(hosts, r".+\.json", HostRecord),
+        probes=_read_all(ranks, r"probe-\d+\.json", ProbeRecord),
+        payloads=_read_all(ranks, r"payload-\d+\.json", PayloadRecord),
+        logs=_last_lines(ranks),
+        payload=payload,
+        payload_error=reason,
+        roots=_roots(hosts),
+        networks=_read_all(hosts, r".+" + re.escape(evidence.NETWORK_SUFFIX), NetworkRecord),
     )
 
 
@@ -234,13 +234,13 @@ def _plain(name: str, record: str) -> str:
     return record
 
 
-def _read_all(known: Mapping[str, str], pattern: str, parse: Callable[[bytes, str], _T]) -> List[_T]:
+def _read_all(known: Mapping[str, str], pattern: str, kind: Type[_T]) -> List[_T]:
     found = []
     is_one = re.compile(f"^{pattern}$").match
     for name in sorted(known):
         if is_one(name):
             try:
-                found.append(parse(known[name].encode(), name))
+                found.append(evidence.read(kind, known[name].encode(), name))
             except UsageError:
                 continue  # truncated by the failure of a node: it counts as missing
     return found

@@ -3,7 +3,8 @@
 import pytest
 
 from deployer.contract.base.json_records import dumps
-from deployer.contract.proof.payload import PayloadRecord, read_payload
+from deployer.contract.proof import evidence
+from deployer.contract.proof.payload import PayloadRecord
 from deployer.site.proof import causes, memory, rank_record, result
 from tests.unit.site.proof.test_result import LAUNCH, after, good
 
@@ -62,7 +63,7 @@ def test_the_kernels_counters_name_the_node():
     message = "the kernel killed 2 processes in the job's control group for lack of memory"
     assert found(ended) == [("cn2", message)]  # a worker of rank 1; rank 0 was killed by the launcher
     written = [{**rank_record.begun(item.task, item.host), **item._asdict()} for item in ended]
-    assert [read_payload(dumps(record), "p") for record in written] == ended
+    assert [evidence.read(PayloadRecord, dumps(record), "p") for record in written] == ended
     message = "the kernel killed 1 process on this node for lack of memory"
     assert found([rank(0, oom_node=1, **KILLED)]) == [("cn1", message)]
     assert found([rank(0, oom_node=1, exit_code=137)]) == [("cn1", message)]  # a shell whose child was killed

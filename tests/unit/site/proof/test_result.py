@@ -13,7 +13,6 @@ from deployer.contract.proof.payload import (
     NcclReport,
     Outside,
     PayloadRecord,
-    read_payload,
 )
 from deployer.contract.rules import verdict
 from deployer.contract.rules.findings import ERROR, WARNING, Finding
@@ -378,10 +377,10 @@ def test_the_records_survive_writing_and_reading():
     assert evidence.read_launch(dumps(LAUNCH._replace(mpi=None).record()), "l").mpi is None
     with_data = LAUNCH._replace(data=("sha256:1",))
     assert evidence.read_launch(dumps(with_data.record()), "l") == with_data
-    assert evidence.read_host(dumps(HOSTS[0].record()), "h") == HOSTS[0]
+    assert evidence.read(HostRecord, dumps(evidence.record(HOSTS[0])), "h") == HOSTS[0]
     for item in (probe(0), probe(1, library=None, rank=None)):
-        assert evidence.read_probe(dumps(item.record()), "p") == item
-    assert read_payload(written(payload(0)), "p") == payload(0)
+        assert evidence.read(ProbeRecord, dumps(evidence.record(item)), "p") == item
+    assert evidence.read(PayloadRecord, written(payload(0)), "p") == payload(0)
 
 
 @pytest.mark.parametrize(
@@ -415,7 +414,7 @@ def test_a_library_beside_the_mpi_that_was_replaced_is_named():
     assert [each["severity"] for each in shown] == ["error", "warning"]
     assert f"its {pal} is missing, but the site was captured with build-id:01" in shown[0]["message"]
     assert evidence.read_launch(dumps(launch.record()), "launch") == launch
-    assert evidence.read_host(dumps(found.hosts[1].record()), "it").changed == changed
+    assert evidence.read(HostRecord, dumps(evidence.record(found.hosts[1])), "it").changed == changed
     of_system = good(hosts=[HOSTS[0], HOSTS[1]._replace(changed={system: "build-id:0a"})])
     assert result.assemble(launch, of_system, after())["exit_code"] == 0
 
@@ -455,7 +454,7 @@ def test_what_the_probe_measured_is_judged(measures, provider, expects, code):
     assert codes(verdict) == expected
     assert verdict["exit_code"] == (3 if code else None)
     for item in probes:
-        assert evidence.read_probe(dumps(item.record()), "p") == item
+        assert evidence.read(ProbeRecord, dumps(evidence.record(item)), "p") == item
     assert evidence.read_launch(dumps(launch.record()), "l") == launch
 
 
@@ -497,7 +496,7 @@ def test_a_payload_without_intels_extension_is_refused():
     verdict = result.assemble(LAUNCH, good(payloads=[payload(0), right]), after())
     assert (codes(verdict), verdict["exit_code"]) == ([], 0)
     assert [rank["itex"] for rank in verdict["ranks"]] == [None, {"library": "l.so", "reason": None}]
-    assert [read_payload(written(item), "p") for item in (stopped, right)] == [stopped, right]
+    assert [evidence.read(PayloadRecord, written(item), "p") for item in (stopped, right)] == [stopped, right]
 
 
 @pytest.mark.parametrize(
@@ -601,7 +600,7 @@ def outside(task, **values):
 
 def test_an_image_without_python_is_proven_from_outside():
     payloads = [outside(0), outside(1)]
-    found = good(probes=[], payloads=[read_payload(written(item), "it") for item in payloads])
+    found = good(probes=[], payloads=[evidence.read(PayloadRecord, written(item), "it") for item in payloads])
     assert found.payloads == payloads
     verdict = result.assemble(LAUNCH, found, after())
     assert (verdict["exit_code"], verdict["world_size"]) == (0, 2)
@@ -639,7 +638,7 @@ def test_a_process_with_two_mpi_libraries_fails_a_job_even_if_both_are_of_one_bu
     twice = payload(1, libraries=[INTEL, INTEL._replace(path="/usr/lib/libmpi.so.12")], together=["/a", "/b"])
     verdict = result.assemble(LAUNCH, good(payloads=[payload(0), twice]), after())
     assert (verdict["exit_code"], codes(verdict)) == (3, [("mpi.twice", "rank 1")])
-    assert read_payload(written(twice), "it").together == ("/a", "/b")
+    assert evidence.read(PayloadRecord, written(twice), "it").together == ("/a", "/b")
 
 
 def test_programs_without_the_launcher_s_variables_fail_a_job_that_ended_well():
@@ -649,7 +648,7 @@ def test_programs_without_the_launcher_s_variables_fail_a_job_that_ended_well():
     assert (verdict["exit_code"], verdict["world_size"]) == (3, None)
     assert codes(verdict) == [("mpi.unset", "ranks 0-1")]
     assert "without PMI_FD" in verdict["findings"][0]["message"]
-    assert read_payload(written(lost[0]), "it").unset == ("PMI_FD",)
+    assert evidence.read(PayloadRecord, written(lost[0]), "it").unset == ("PMI_FD",)
     alone = good(hosts=HOSTS[:1], probes=[probe(0, size=1)], payloads=lost[:1])
     assert codes(result.assemble(LAUNCH._replace(nodes=1), alone, after())) == []
 

@@ -22,6 +22,7 @@ from deployer.cli.site import main
 from deployer.contract.base import json_records, records
 from deployer.contract.base.errors import IntegrityError, JobFailed, Refused, SpaceError, TransferError, UsageError
 from deployer.contract.bundle.job import Job
+from deployer.contract.proof import evidence
 from deployer.contract.proof.evidence import HostRecord
 from deployer.contract.rules import hostfiles, verdict
 from deployer.contract.rules.findings import ERROR, WARNING, Finding
@@ -640,7 +641,7 @@ def test_the_end_of_the_log_tells_why_a_payload_failed_and_nothing_from_before_i
     os.mkdir(os.path.join(folder, "hosts"))
     log = os.path.join(folder, result.LOG)
     for host in ("cn1", "cn2"):
-        made.write(os.path.join(folder, "hosts", host + ".json"), HostRecord(host, "build-id:aa").record())
+        made.write(os.path.join(folder, "hosts", host + ".json"), evidence.record(HostRecord(host, "build-id:aa")))
 
     def failed():
         result.write_result(folder, StepOutcome("payload", 1, None, "7", 0, 9))
@@ -690,7 +691,7 @@ def test_the_room_for_the_result_is_there_from_step_to_step(store, programs):
     assert not os.path.exists(taken)
     os.mkdir(os.path.join(folder, "hosts"))
     for number in range(result.launch(folder).nodes):
-        record = HostRecord("cn%d" % number, "build-id:aa").record()
+        record = evidence.record(HostRecord("cn%d" % number, "build-id:aa"))
         made.write(os.path.join(folder, "hosts", "cn%d.json" % number), record)
     assert (
         result.write_result(folder, StepOutcome("hosts", 0, None, "8", 0, 9))["exit_code"] is None
@@ -980,7 +981,7 @@ def test_what_a_job_left_is_gathered_and_broken_records_count_as_none(store):
     os.makedirs(os.path.join(folder, "hosts"))
     os.makedirs(os.path.join(folder, "ranks"))
     for name, text in (
-        ("hosts/cn1.json", json.dumps(HostRecord("cn1", None).record())),
+        ("hosts/cn1.json", json.dumps(evidence.record(HostRecord("cn1", None)))),
         ("hosts/cn2.json", '{"schema":"deployer.ho'),
         ("ranks/probe-0.json", "\xff"),
         ("ranks/probe-0.log", "a\nlast words\n"),
