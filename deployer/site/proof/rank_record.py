@@ -32,46 +32,19 @@ _ESCAPED = {'"': '\\"', "\\": "\\\\"}
 
 def begun(task: int, host: str) -> "Dict[str, Any]":
     """Return the initial record (``payload.PayloadRecord``) of a payload."""
-    return {
-        "schema": "deployer.payload",
-        "format": 1,
-        "min_reader": 1,
-        "task": task,
-        "host": host,
-        "libraries": [],
-        "exit_code": None,
-        "signal": None,
-        "ended": None,
-        "shm": None,
-        "itex": None,
-        "oom_group": None,
-        "oom_node": None,
-        "communication": None,
-        "unset": [],
-        "together": [],
-    }
+    unknown = ("exit_code", "signal", "ended", "shm", "itex", "oom_group", "oom_node", "communication")
+    return {**_begun("payload", task, host), "libraries": [], **dict.fromkeys(unknown), "unset": [], "together": []}
 
 
 def probing(task: int, host: str) -> "Dict[str, Any]":
     """Return the initial record (``evidence.ProbeRecord``) of a rank."""
-    return {
-        "schema": "deployer.probe",
-        "format": 1,
-        "min_reader": 1,
-        "task": task,
-        "host": host,
-        "stage": LOADING,
-        "library": None,
-        "reason": None,
-        "rank": None,
-        "size": None,
-        "provider": None,
-        "thread_level": None,
-        "threads": None,
-        "cpus": "",
-        "measures": None,
-        "shared_memory": None,
-    }
+    unknown = ("library", "reason", "rank", "size", "provider", "thread_level", "threads")
+    known = {**_begun("probe", task, host), "stage": LOADING, **dict.fromkeys(unknown), "cpus": ""}
+    return {**known, "measures": None, "shared_memory": None}
+
+
+def _begun(schema: str, task: int, host: str) -> "Dict[str, Any]":
+    return {"schema": "deployer." + schema, "format": 1, "min_reader": 1, "task": task, "host": host}
 
 
 def line(name: str, text: str) -> bytes:
