@@ -151,9 +151,7 @@ RULES: Dict[str, Rule] = {
     ),
     "net.failed": Rule(ERROR, "the network step failed with exit code {exit}", "read the job's log"),
     "net.world": Rule(
-        ERROR,
-        "the launcher started {size}, but the job requested {asked}",
-        "see the plan's launcher and pmi",
+        ERROR, "the launcher started {size}, but the job requested {asked}", "see the plan's launcher and pmi"
     ),
     # The stage step: the image on its way to the nodes.
     "stage.failed": Rule(
@@ -216,9 +214,7 @@ RULES: Dict[str, Rule] = {
         "the launcher and the MPI library use different kinds of PMI: see {batch.pmi}",
     ),
     "mpi.alone": Rule(
-        ERROR,
-        "its MPI library cannot find the other ranks, so each rank runs alone: {reason}",
-        "see {batch.pmi}",
+        ERROR, "its MPI library cannot find the other ranks, so each rank runs alone: {reason}", "see {batch.pmi}"
     ),
     "mpi.unset": Rule(
         ERROR,
@@ -293,26 +289,16 @@ RULES: Dict[str, Rule] = {
         "the bundle has Intel's extension for TensorFlow, but it is not active: {reason}",
         "its version must match TensorFlow's, and the CPU needs AVX2; TensorFlow's messages are in the job's log",
     ),
-    "layout.pinning": Rule(
-        WARNING,
-        "{threads} threads share {cpus} CPUs",
-        "see {batch.cpus}",
-    ),
+    "layout.pinning": Rule(WARNING, "{threads} threads share {cpus} CPUs", "see {batch.cpus}"),
     "layout.numa": Rule(
-        NOTE,
-        "{reason}",
-        "change the ranks per node or the threads per rank: memory of another NUMA domain is slower",
+        NOTE, "{reason}", "change the ranks per node or the threads per rank: memory of another NUMA domain is slower"
     ),
     "layout.crossing": Rule(
         WARNING,
         "ranks {ranks} run across NUMA domains, although their CPUs would fit into one",
         "see how job.sh pins the ranks; Slurm knows sockets, but not the NUMA domains within them",
     ),
-    "layout.overlap": Rule(
-        WARNING,
-        "ranks {ranks} share CPUs {cpus}",
-        "see {batch.cpus}",
-    ),
+    "layout.overlap": Rule(WARNING, "ranks {ranks} share CPUs {cpus}", "see {batch.cpus}"),
     # The payload: the libraries that its processes loaded, and how they ended.
     "payload.mpi-unseen": Rule(
         WARNING,
