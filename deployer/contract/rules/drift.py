@@ -173,10 +173,8 @@ def _sorted(found: List[Drift]) -> List[Drift]:
 
 
 def _meaning(field: str) -> Tuple[str, str]:
-    for pattern, severity, meaning in _MEANINGS:
-        if re.search(pattern, field):
-            return severity, meaning
-    return UNKNOWN
+    meanings = ((severity, meaning) for pattern, severity, meaning in _MEANINGS if re.search(pattern, field))
+    return next(meanings, UNKNOWN)
 
 
 _Difference = Tuple[_Path, str, Any, Any]
@@ -254,14 +252,14 @@ def _short(value: Any) -> str:
 
 def resolved(profile: Record) -> Record:
     """Return a profile whose partitions include the shared top-level values that they do not override."""
-    if not profile.get("partitions"):
+    partitions = profile.get("partitions")
+    if not partitions:
         return profile
     top = {key: profile[key] for key in SHARED if key in profile}
     result: Dict[str, Any] = {key: value for key, value in profile.items() if key not in SHARED}
-    partitions = profile.get("partitions")
     if isinstance(partitions, dict):
         result["partitions"] = {
-            name: {**own, **top, **{key: own[key] for key in own if own[key] not in _NOTHING}}
+            name: {**own, **top, **{key: value for key, value in own.items() if value not in _NOTHING}}
             if isinstance(own, dict)
             else own
             for name, own in partitions.items()

@@ -38,9 +38,8 @@ class Checked(NamedTuple):
     def said(self) -> str:
         """Return the verdict, with the jobs to which it applies unless it applies to all."""
         jobs = {item.job for item in self.against}
-        return (
-            "{} for job {}".format(self.verdict, ", ".join(sorted(jobs))) if jobs and "" not in jobs else self.verdict
-        )
+        of_jobs = " for job " + ", ".join(sorted(jobs)) if jobs and "" not in jobs else ""
+        return self.verdict + of_jobs
 
     @property
     def meaning(self) -> str:
