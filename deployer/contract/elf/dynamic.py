@@ -207,12 +207,14 @@ def _symbols(elf: "_Elf", wanted: Callable[[str], bool]) -> Iterator[Symbol]:
     if table is None:
         return
     start, count = elf.offset(table), _symbol_count(elf)
-    names = _Strings(elf)
+    # Most of the string table is read, so it is held in memory.
+    strings = elf.read_at(elf.strings, elf.strings_size) if elf.strings_size <= _MAX_SYMBOLS else b""
     for base in range(0, count, _CHUNK // _SYM.size):
         size = min(count - base, _CHUNK // _SYM.size) * _SYM.size
         for name, info, _, section, _, _ in _SYM.iter_unpack(elf.exactly(start + base * _SYM.size, size)):
             if name and info >> 4 != _STB_LOCAL:
-                text = names.at(name)
+                end = strings.find(b"\0", name, name + _MAX_STRING)
+                text = elf.string(name) if end < 0 else strings[name:end].decode("utf-8", "surrogateescape")
                 if wanted(text):
                     yield Symbol(elf.keep(text), section != _SHN_UNDEF, info >> 4 == _STB_WEAK)
 
@@ -296,21 +298,6 @@ class _Elf:
             return None
         text = self.exactly(self._interpreter[2], min(self._interpreter[5], 4096))
         return text.partition(b"\0")[0].decode("utf-8", "surrogateescape")
-
-
-class _Strings:
-    """The string table, held in memory for callers that read most of it."""
-
-    def __init__(self, elf: _Elf) -> None:
-        self._elf = elf
-        whole = elf.strings_size <= _MAX_SYMBOLS
-        self._data = elf.read_at(elf.strings, elf.strings_size) if whole else b""
-
-    def at(self, index: int) -> str:
-        end = self._data.find(b"\0", index, index + _MAX_STRING)
-        if end < 0 or index >= len(self._data):
-            return self._elf.string(index)
-        return self._data[index:end].decode("utf-8", "surrogateescape")
 
 
 def _open(read_at: ReadAt) -> Optional[_Elf]:

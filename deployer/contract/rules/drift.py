@@ -189,12 +189,9 @@ def _differences(before: Record, after: Record, above: _Path) -> Iterator[_Diffe
         was, now = before.get(key), after.get(key)
         if isinstance(was, dict) and isinstance(now, dict) and "dynamic" not in was:
             yield from _differences(was, now, path)
-        elif key not in after:
+        elif key not in before or key not in after:
             if things:
-                yield path, GONE, was, None
-        elif key not in before:
-            if things:
-                yield path, NEW, None, now
+                yield path, NEW if key in after else GONE, was, now
         elif isinstance(was, list) and isinstance(now, list):
             yield from _of_lists(path, was, now)
         elif not _same(path.field, was, now):
@@ -243,8 +240,8 @@ def _short(value: Any) -> str:
     if isinstance(value, dict) and isinstance(value.get("dynamic"), dict):
         return "build id %s" % (value["dynamic"].get("build_id") or "none")
     if isinstance(value, dict):
-        said = {key: each for key, each in value.items() if not isinstance(each, dict) and each not in _NOTHING}
-        return ", ".join(f"{key} {_short(each)}" for key, each in said.items())[:200]
+        shown = {key: each for key, each in value.items() if not isinstance(each, dict) and each not in _NOTHING}
+        return ", ".join(f"{key} {_short(each)}" for key, each in shown.items())[:200]
     if isinstance(value, list):
         return ", ".join(map(_short, value))[:200]
     return str(value)[:200]
