@@ -131,10 +131,8 @@ Value = Union[str, Word]
 
 def joined(parts: Sequence[Value], between: str = "") -> Value:
     """Return parts as one text, separated by ``between``."""
-    found: List[Union[_Part, Word]] = []
-    for part in parts:
-        found += [between, part] if found else [part]
-    whole = Word(*found)
+    pieces = [piece for part in parts for piece in (between, part)]
+    whole = Word(*pieces[1:])
     return whole if any(isinstance(part, Variable) for part in whole.parts) else "".join(map(str, whole.parts))
 
 

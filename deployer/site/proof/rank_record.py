@@ -89,13 +89,6 @@ def _escaped(character: str) -> str:
 
 def render_numbers(numbers: "Set[int]") -> str:
     """Return numbers as the kernel writes lists: ``0-3,8``."""
-    parts = []
-    ordered = sorted(numbers)
-    at = 0
-    while at < len(ordered):
-        end = at
-        while end + 1 < len(ordered) and ordered[end + 1] == ordered[end] + 1:
-            end += 1
-        parts.append(str(ordered[at]) if at == end else "%d-%d" % (ordered[at], ordered[end]))
-        at = end + 1
-    return ",".join(parts)
+    firsts = sorted([number for number in numbers if number - 1 not in numbers])
+    lasts = sorted([number for number in numbers if number + 1 not in numbers])
+    return ",".join(["%d" % first if first == last else "%d-%d" % (first, last) for first, last in zip(firsts, lasts)])

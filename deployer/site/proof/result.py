@@ -208,10 +208,9 @@ class _Job:
         #: The identity of the MPI library, by host.
         self.identities = {node.host: node.identity for node in evidence.hosts}
         failed = [item for item in evidence.payloads if item.exit_code or item.signal]
+        failed.sort(key=lambda item: (item.signal is not None, item.ended or 0, item.task))
         #: The rank that failed first, or None; one that exited by itself precedes any that a signal ended.
-        self.first_failed = min(
-            failed, key=lambda item: (item.signal is not None, item.ended or 0, item.task), default=None
-        )
+        self.first_failed = failed[0] if failed else None
 
     def exit_code(self, wrong: bool) -> Optional[int]:
         """Return the job's exit code, or None if it continues; ``wrong``: there are findings of errors."""
@@ -491,10 +490,9 @@ class _Job:
         if item.exit_code or item.signal:
             sure = item.signal == signals.SIGBUS
             yield from _noted(rank, measurements.explain(item.shm, launch.ranks_per_node, sure))
-            line = (
-                self.evidence.told.error if item.exit_code else None
-            )  # a rank that a signal ended has printed no line
-            yield from _noted(rank, measurements.reached(limits, item.signal, line or ""))
+            # A rank that a signal ended has printed no line.
+            line = (self.evidence.told.error or "") if item.exit_code else ""
+            yield from _noted(rank, measurements.reached(limits, item.signal, line))
 
     def _communication(self) -> Iterator[Finding]:
         """Yield the findings about ranks without MPI that were not connected, and about NCCL without the fast network.
