@@ -144,22 +144,17 @@ def changed(text: Value, change: Callable[[str], Value]) -> Value:
 
 def data(text: Text) -> str:
     """Return all data in a text, for inspection."""
-    if isinstance(text, Program):
-        return text.own
-    return "".join(part for part in Word(text).parts if isinstance(part, str))
+    return "".join(part for part in _parts(text) if isinstance(part, str))
 
 
 def variables(words: Sequence[Text]) -> List[Variable]:
     """Return the variables that words refer to."""
-    texts = [Word(word) for word in words if not isinstance(word, Program)]
-    return [part for text in texts for part in text.parts if isinstance(part, Variable)]
+    return [part for word in words for part in _parts(word) if isinstance(part, Variable)]
 
 
 def plain(text: Text, environment: Optional[Mapping[str, str]] = None) -> str:
     """Return a text as a process needs it, with variables from ``environment``; raise TypeError for missing ones."""
-    if isinstance(text, Program):
-        return text.own
-    return "".join(part if isinstance(part, str) else part.value(environment or {}) for part in Word(text).parts)
+    return "".join(part if isinstance(part, str) else part.value(environment or {}) for part in _parts(text))
 
 
 def argv(words: Sequence[Text], environment: Optional[Mapping[str, str]] = None) -> List[str]:
@@ -312,6 +307,10 @@ def together(pieces: Sequence[Code], between: str = "") -> Code:
 def script(*pieces: Code) -> str:
     """Return the text of a script, its pieces separated by empty lines."""
     return together(pieces, "\n").text
+
+
+def _parts(text: Text) -> Tuple[_Part, ...]:
+    return (text.own,) if isinstance(text, Program) else Word(text).parts
 
 
 def _word(text: Text) -> str:

@@ -161,7 +161,7 @@ def _figures(bundle: str, payload: Fields, measured: Optional[Fields], ranks: in
         settings = measured.maybe_text("settings") or ""
         return measured.text("workload"), settings, unit, _numbers(measured, "values")
     if isinstance(payload.record.get("epochs"), list):
-        seconds = [_positive(epoch, "seconds") for epoch in payload.items("epochs")]
+        seconds = [_positive(epoch.what, "seconds", epoch.record.get("seconds")) for epoch in payload.items("epochs")]
         # The first epoch includes the time in which the framework builds its graph.
         return bundle, "", SECONDS, _some(seconds[1:] or seconds, payload, "epochs")
     if isinstance(payload.record.get("iterations"), list):
@@ -176,8 +176,7 @@ def _numbers(fields: Fields, name: str) -> List[float]:
     values = fields.record.get(name)
     if not isinstance(values, list):
         raise UsageError(f"{fields.what}: field {name!r} is not a list of numbers", _HINT)
-    wrapped = (Fields({name: value}, fields.what, own=True) for value in values[: _MAX_VALUES + 1])
-    return _some([_positive(value, name) for value in wrapped], fields, name)
+    return _some([_positive(fields.what, name, value) for value in values[: _MAX_VALUES + 1]], fields, name)
 
 
 def _some(values: List[float], fields: Fields, name: str) -> List[float]:
@@ -187,14 +186,12 @@ def _some(values: List[float], fields: Fields, name: str) -> List[float]:
     return values
 
 
-def _positive(fields: Fields, name: str) -> float:
+def _positive(what: str, name: str, value: Any) -> float:
     """Return a positive number for calculations; JSON may also have NaN, infinity, and integers that are too large."""
-    value = fields.record.get(name)
     if isinstance(value, (int, float)) and not isinstance(value, bool) and _LEAST <= value <= _MOST:
         return float(value)
     shown = printable(repr(value)[:40])
-    message = f"{fields.what}: field {name!r}: not a number from {_LEAST:g} to {_MOST:g}: {shown}"
-    raise UsageError(message, _HINT)
+    raise UsageError(f"{what}: field {name!r}: not a number from {_LEAST:g} to {_MOST:g}: {shown}", _HINT)
 
 
 def of_record(record: Fields) -> Tuple[List[Run], List[Tuple[str, str]]]:
@@ -204,7 +201,8 @@ def of_record(record: Fields) -> Tuple[List[Run], List[Tuple[str, str]]]:
         unit = item.text("unit")
         if unit not in UNITS or not all(1 <= item.number(name) <= _MOST for name in ("nodes", "ranks")):
             raise UsageError(f"{item.what} is not a run: its unit is {unit!r}", "write it with report --json")
-        published = _positive(item, "published") if item.record.get("published") is not None else None
+        published = item.record.get("published")
+        published = None if published is None else _positive(item.what, "published", published)
         runs.append(records.read(Run, item, values=_numbers(item, "values"), published=published))
     return runs, [(item.text("job"), item.text("reason")) for item in record.items("left_out")]
 

@@ -53,9 +53,7 @@ class Checked(NamedTuple):
     @property
     def by(self) -> str:
         """Return the other deployer version that made the verdict, to follow it in a text; empty for this version."""
-        if self.deployer == __version__:
-            return ""
-        return f" (by deployer {self.deployer}; this is {__version__})"
+        return "" if self.deployer == __version__ else f" (by deployer {self.deployer}; this is {__version__})"
 
     def of_job(self, name: str) -> "Checked":
         """Return the verdict on one job, without findings that are only about other jobs."""

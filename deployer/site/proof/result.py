@@ -46,6 +46,10 @@ REFUSED = Refused.exit_code
 SAVED = rank_record.SAVED
 
 
+#: Task and CPUs of each rank of a node.
+_Ranks = List[Tuple[int, FrozenSet[int]]]
+
+
 class StepOutcome(NamedTuple):
     """How a step ended.
 
@@ -382,14 +386,14 @@ class _Job:
             code = "net.world" if launch.without_mpi else "mpi.singletons" if sizes == [1] else "mpi.world-size"
             size = " or ".join([*map(str, sizes[:-1]), counted(sizes[-1], "rank")])
             yield self._finding(code, size=size, asked=launch.ranks, count=count)
-        by_host: Dict[str, Dict[int, FrozenSet[int]]] = {}
+        by_host: Dict[str, _Ranks] = {}
         for probe in self.probes:
-            by_host.setdefault(probe.host, {})[probe.task] = parse_cpus(probe.cpus)
-        for host, cpus_of in sorted(by_host.items()):
-            yield from self._overlap(host, cpus_of)
+            by_host.setdefault(probe.host, []).append((probe.task, parse_cpus(probe.cpus)))
+        for host, ranks in sorted(by_host.items()):
+            yield from self._overlap(host, ranks)
         if launch.straddling is None:
             for node in self.evidence.hosts:
-                yield from self._crossing(node, by_host.get(node.host, {}))
+                yield from self._crossing(node, by_host.get(node.host, []))
 
     def _probed_rank(self, probe: ProbeRecord) -> Iterator[Finding]:
         """Yield the findings about a rank in the container."""
@@ -430,23 +434,23 @@ class _Job:
             if library.identity != expected
         ]
 
-    def _overlap(self, host: str, cpus_of: Mapping[int, FrozenSet[int]]) -> Iterator[Finding]:
+    def _overlap(self, host: str, ranks: _Ranks) -> Iterator[Finding]:
         """Yield the finding about a node whose ranks share a CPU."""
         users: Dict[int, Set[int]] = {}
-        for task, cpus in cpus_of.items():
+        for task, cpus in ranks:
             for cpu in cpus:
                 users.setdefault(cpu, set()).add(task)
         shared = {cpu: tasks for cpu, tasks in users.items() if len(tasks) > 1}
         if shared:
-            ranks = rank_record.render_numbers(set().union(*shared.values()))
-            yield self._finding("layout.overlap", host, ranks=ranks, cpus=rank_record.render_numbers(set(shared)))
+            tasks = rank_record.render_numbers(set().union(*shared.values()))
+            yield self._finding("layout.overlap", host, ranks=tasks, cpus=rank_record.render_numbers(set(shared)))
 
-    def _crossing(self, node: HostRecord, cpus_of: Mapping[int, FrozenSet[int]]) -> Iterator[Finding]:
+    def _crossing(self, node: HostRecord, ranks: _Ranks) -> Iterator[Finding]:
         """Yield the finding about a node on which the kernel runs ranks across NUMA domains without need."""
         domains = [parse_cpus(cpus) for cpus in node.numa]
         tasks = {
             task
-            for task, cpus in cpus_of.items()
+            for task, cpus in ranks
             if any(len(cpus) <= len(domain) for domain in domains) and not any(cpus <= domain for domain in domains)
         }
         if tasks:
