@@ -107,13 +107,13 @@ def is_deeper(value: Any, most: int) -> bool:
     level = [value]
     for _ in range(most):
         level = [inner for outer in level for inner in _inner(outer)]
-    return any(isinstance(each, (list, dict)) for each in level)
+    return any(isinstance(inner, (list, dict)) for inner in level)
 
 
 def _inner(value: Any) -> List[Any]:
     """Return the lists and objects in a list or an object."""
     items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return [each for each in items if isinstance(each, (list, dict))]
+    return [inner for inner in items if isinstance(inner, (list, dict))]
 
 
 def loads(

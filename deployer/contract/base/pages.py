@@ -51,14 +51,14 @@ class Page(NamedTuple):
 
     def parts(self) -> List[Tuple[str, str]]:
         """Return its blocks of text, each with its label; a table or a second paragraph has an empty label."""
-        found = []
+        parts = []
         for block in re.split(r"\n\s*\n", self.body.strip()):
             labels = list(_LABEL.finditer(block))
             starts = [label.start() for label in labels] + [len(block)]
             if block[: starts[0]].strip():
-                found.append(("", block[: starts[0]].strip()))
-            found += [(label[1], block[label.end() : end].strip()) for label, end in zip(labels, starts[1:])]
-        return found
+                parts.append(("", block[: starts[0]].strip()))
+            parts += [(label[1], block[label.end() : end].strip()) for label, end in zip(labels, starts[1:])]
+        return parts
 
     @property
     def summary(self) -> str:

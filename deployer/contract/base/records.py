@@ -57,7 +57,7 @@ def _inner(value: Any) -> Any:
         return plain(value)
     if isinstance(value, abc.Mapping):
         return {key: _inner(each) for key, each in value.items()}
-    return [_inner(each) for each in value]
+    return [_inner(item) for item in value]
 
 
 @functools.lru_cache(maxsize=None)

@@ -61,12 +61,12 @@ class Variable:
 
     def value(self, environment: Mapping[str, str]) -> str:
         """Return the value in ``environment``; raise TypeError if the name is not in it."""
-        found = environment.get(self.name) or self.default
+        value = environment.get(self.name) or self.default
         if self.more:
-            return found and ":" + found
-        if not found:
+            return value and ":" + value
+        if not value:
             raise TypeError(f"{self.name} is only known when a script runs")
-        return found
+        return value
 
 
 class Program:
@@ -93,16 +93,16 @@ class Word:
     """
 
     def __init__(self, *parts: Union[_Part, "Word"]) -> None:
-        found: List[_Part] = []
+        pieces: List[_Part] = []
         for part in parts:
-            for each in part.parts if isinstance(part, Word) else (part,):
-                if not isinstance(each, (str, Variable)):
-                    raise TypeError(f"not a part of a word: {each!r}")
-                if isinstance(each, str) and found and isinstance(found[-1], str):
-                    found[-1] += each
-                elif each != "":
-                    found.append(each)
-        self.parts: Tuple[_Part, ...] = tuple(found)
+            for piece in part.parts if isinstance(part, Word) else (part,):
+                if not isinstance(piece, (str, Variable)):
+                    raise TypeError(f"not a part of a word: {piece!r}")
+                if isinstance(piece, str) and pieces and isinstance(pieces[-1], str):
+                    pieces[-1] += piece
+                elif piece != "":
+                    pieces.append(piece)
+        self.parts: Tuple[_Part, ...] = tuple(pieces)
 
     def __add__(self, other: Union[_Part, "Word"]) -> "Word":
         return Word(self, other)
@@ -242,12 +242,12 @@ def _chosen(template: str, values: Mapping[str, Filling]) -> Iterator[Tuple[str,
 
 
 def _composed(parts: Iterable[Tuple[str, Optional[str]]], values: Mapping[str, Filling]) -> Code:
-    found = own = ""
+    text_so_far = own = ""
     for text, name in parts:
-        found, own = found + text, own + text
+        text_so_far, own = text_so_far + text, own + text
         if name is not None:
-            found += _filled(values[name], own, name)
-    return Code(found)
+            text_so_far += _filled(values[name], own, name)
+    return Code(text_so_far)
 
 
 def _filled(value: Filling, before: str, name: str) -> str:

@@ -128,9 +128,9 @@ def decode(data: Buffer, position: int) -> Tuple[TarEntry, int]:
 
 def _block_fields(data: Buffer, position: int) -> Sequence[bytes]:
     """Return name, mode, size, checksum, kind and target of the block at ``position``, as bytes."""
-    found = _FORM.match(data, position)
-    if found:
-        return found.groups()
+    match = _FORM.match(data, position)
+    if match:
+        return match.groups()
     if len(data) - position < BLOCK:
         raise IntegrityError("a tar header is cut off")
     name = bytes(data[position : position + 100]).rstrip(b"\0")

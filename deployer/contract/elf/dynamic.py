@@ -338,22 +338,22 @@ def _paths(elf: _Elf, tag: int) -> List[str]:
 
 def _versions(elf: _Elf) -> Dict[str, List[str]]:
     """Return the required versions by library, without weak ones, which may be missing."""
-    found: Dict[str, List[str]] = {}
+    required: Dict[str, List[str]] = {}
     for offset, (_, count, name, aux, _) in _chain(elf, _VERNEED_TAG, _VERNEEDNUM, _VERNEED):
-        versions = found.setdefault(elf.text(name), [])
+        versions = required.setdefault(elf.text(name), [])
         for _, (_, flags, _, version, _) in _linked(elf, offset + aux, count, _VERNAUX):
             if not flags & 2:  # VER_FLG_WEAK
                 versions.append(elf.text(version))
-    return found
+    return required
 
 
 def _definitions(elf: _Elf) -> List[str]:
-    found = []
+    names = []
     for offset, fields in _chain(elf, _VERDEF_TAG, _VERDEFNUM, _VERDEF):
         name, _ = struct.unpack("<II", elf.exactly(offset + fields[5], 8))
         if not fields[1] & 1:  # VER_FLG_BASE: the file's own name
-            found.append(elf.text(name))
-    return found
+            names.append(elf.text(name))
+    return names
 
 
 def _chain(elf: _Elf, tag: int, number: int, form: struct.Struct) -> Iterator[Tuple[int, Sequence[int]]]:

@@ -75,13 +75,13 @@ def _defined(read_at: ReadAt) -> Set[bytes]:
         return set()
     table = read_at(offset, size * count)
     sections = [_SECTION.unpack_from(table, at) for at in range(0, len(table) - size + 1, size)]
-    found = set()  # type: Set[bytes]
+    defined: Set[bytes] = set()
     for section in sections:
         if section[1] == _SHT_SYMTAB and section[6] < len(sections):
             names = sections[section[6]]
             if max(section[5], names[5]) <= _MAX_SYMBOLS:
-                found.update(_in_table(read_at(section[4], section[5]), read_at(names[4], names[5])))
-    return found
+                defined.update(_in_table(read_at(section[4], section[5]), read_at(names[4], names[5])))
+    return defined
 
 
 def _in_table(symbols: bytes, names: bytes) -> Iterator[bytes]:

@@ -225,11 +225,11 @@ def rows(runs: Sequence[Run], all_layouts: bool = False) -> List[Row]:
     natives = _grouped((run for run in runs if run.native), _place)
     in_order = []
     for run in sorted(runs, key=_order):
-        smallest = min(each.ranks for each in kinds[kind(run)])
-        base = [each for each in kinds[kind(run)] if each.ranks == smallest]
-        efficiency = run.speed / run.ranks / interval.mean([each.speed / each.ranks for each in base])
+        smallest = min(other.ranks for other in kinds[kind(run)])
+        base = [other for other in kinds[kind(run)] if other.ranks == smallest]
+        efficiency = run.speed / run.ranks / interval.mean([other.speed / other.ranks for other in base])
         without = [] if run.native or run.table is not None else natives.get(_place(run), [])
-        of_native = run.speed / interval.mean([each.speed for each in without]) if without else None
+        of_native = run.speed / interval.mean([other.speed for other in without]) if without else None
         in_order.append(Row(run, efficiency if run.published is None else run.published, of_native, base))
     return in_order
 

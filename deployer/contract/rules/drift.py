@@ -143,33 +143,33 @@ class _Path(NamedTuple):
 def compare(before: Record, after: Record) -> List[Drift]:
     """Return how the captured facts ``after`` differ from those of ``before``, the most severe first."""
     whole = "scheduler" in after  # the capture of one node has only one partition
-    found = []
+    drifts = []
     for path, kind, was, now in _differences(before, after, _Path()):
         if kind == NEW:
-            found.append(Drift(path.place, kind, was, now, NOTE, "the profile does not list it"))
+            drifts.append(Drift(path.place, kind, was, now, NOTE, "the profile does not list it"))
         elif whole or not (kind == GONE and path.field == "partitions.*"):
-            found.append(Drift(path.place, kind, was, now, *_meaning(path.field)))
-    return _sorted(found)
+            drifts.append(Drift(path.place, kind, was, now, *_meaning(path.field)))
+    return _sorted(drifts)
 
 
 def between(before: Record, after: Record) -> List[Drift]:
     """Return every difference between two profiles, the most severe first, unknown and missing fields included."""
-    found = []
+    drifts = []
     for path, kind, was, now in _all_differences(before, after, _Path()):
         severity, meaning = _meaning(path.field)
         if kind == NEW and path.field in ("partitions.*", "mpi.*"):
             severity, meaning = NOTE, "existing plans do not use it and stay valid"
         elif kind == NEW and severity == ERROR:
             severity = WARNING  # something was added
-        found.append(Drift(path.place, kind, was, now, severity, meaning))
+        drifts.append(Drift(path.place, kind, was, now, severity, meaning))
     default = [next(iter(profile.get("partitions") or ()), None) for profile in (before, after)]
     if default[0] != default[1] and None not in default:
-        found.append(Drift("partitions", CHANGED, default[0], default[1], *_meaning("partitions")))
-    return _sorted(found)
+        drifts.append(Drift("partitions", CHANGED, default[0], default[1], *_meaning("partitions")))
+    return _sorted(drifts)
 
 
-def _sorted(found: List[Drift]) -> List[Drift]:
-    return sorted(found, key=lambda drift: (_ORDER[drift.severity], drift.place, drift.kind))
+def _sorted(drifts: List[Drift]) -> List[Drift]:
+    return sorted(drifts, key=lambda drift: (_ORDER[drift.severity], drift.place, drift.kind))
 
 
 def _meaning(field: str) -> Tuple[str, str]:

@@ -365,10 +365,10 @@ def drifted(subject: str, path: str, identity: str, expected: str) -> Finding:
 
     Most updates of system libraries are compatible, so for these it is a warning.
     """
-    found = finding("mpi.host-drift", subject, library=path, identity=identity, expected=expected)
-    return found._replace(severity=WARNING) if of_system(path) else found
+    drift = finding("mpi.host-drift", subject, library=path, identity=identity, expected=expected)
+    return drift._replace(severity=WARNING) if of_system(path) else drift
 
 
-def errors(found: List[Finding]) -> List[Finding]:
+def errors(findings: List[Finding]) -> List[Finding]:
     """Return the findings that stop a job or make it fail."""
-    return [item for item in found if item.severity == ERROR]
+    return [item for item in findings if item.severity == ERROR]

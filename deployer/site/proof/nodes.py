@@ -25,7 +25,7 @@ def shown(names: Iterable[str]) -> str:
             ranges[-1].append(name)
         else:
             ranges.append([name])
-    return ", ".join("-".join(dict.fromkeys((each[0], each[-1]))) for each in ranges)
+    return ", ".join("-".join(dict.fromkeys((names[0], names[-1]))) for names in ranges)
 
 
 def _next(name: str) -> str:

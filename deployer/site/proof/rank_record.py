@@ -54,13 +54,13 @@ def line(name: str, text: str) -> bytes:
 
 def latest(text: str) -> "Dict[str, str]":
     """Return the last complete record of each name in the text of a node's file."""
-    found = {}
-    for each in text.split("\n"):
-        name, _, rest = each.partition(" ")
+    records = {}
+    for written in text.split("\n"):
+        name, _, rest = written.partition(" ")
         length, _, record = rest.partition(" ")
         if length == "%d" % len(record):
-            found[name] = record
-    return found
+            records[name] = record
+    return records
 
 
 def dumps(value: "Any") -> str:

@@ -6,14 +6,7 @@ from deployer.contract.base.json_records import dumps
 from deployer.contract.proof import evidence
 from deployer.contract.proof.evidence import HostRecord, Launch, NetworkRecord, ProbeRecord
 from deployer.contract.proof.measurements import Allreduce, GpuMeasurement, Measures
-from deployer.contract.proof.payload import (
-    Communication,
-    Itex,
-    MappedLibrary,
-    NcclReport,
-    Outside,
-    PayloadRecord,
-)
+from deployer.contract.proof.payload import Communication, Itex, MappedLibrary, NcclReport, Outside, PayloadRecord
 from deployer.contract.rules import verdict
 from deployer.contract.rules.findings import ERROR, WARNING, Finding
 from deployer.contract.site.network import NodeAddress
@@ -661,10 +654,7 @@ def test_one_rank_alone_is_a_world():
 #: Two nodes of a job without MPI, and how they met.
 WITHOUT = LAUNCH._replace(mpi=None, provider=None, without_mpi=True)
 NODES = [HostRecord("cn%d" % n, None, addresses=(NodeAddress("eth0", "10.0.0.%d" % n, 24),)) for n in (1, 2)]
-MET = [
-    NetworkRecord("cn1", peers=("cn2",)),
-    NetworkRecord("cn2", nanoseconds=41500, bytes_per_second=1180000000),
-]
+MET = [NetworkRecord("cn1", peers=("cn2",)), NetworkRecord("cn2", nanoseconds=41500, bytes_per_second=1180000000)]
 
 
 def met(networks=MET, hosts=NODES, **values):
