@@ -5,6 +5,7 @@ import os
 from typing import Dict
 
 from deployer.contract.base import json_records
+from deployer.contract.proof import evidence
 from deployer.contract.proof.evidence import HostRecord, Launch, NodeRecord, ProbeRecord
 from deployer.contract.proof.measurements import Allreduce, Measures
 from deployer.contract.proof.payload import MappedLibrary
@@ -30,13 +31,13 @@ def leave(folder: str, nodes: int, ranks_per_node: int, collected: bool) -> None
     for node in range(nodes):
         host = f"node{node:05d}"
         record = HostRecord(host, "build-id:aa", (), ("0-23,48-71", "24-47,72-95"))
-        _write(folder, f"hosts/{host}.json", json_records.pretty(record.record()))
+        _write(folder, f"hosts/{host}.json", json_records.pretty(evidence.record(record)))
         texts = {}
         for local in range(ranks_per_node):
             texts.update(_rank(node * ranks_per_node + local, local, host, nodes * ranks_per_node))
         _write(folder, f"hosts/{host}.root", CANARY_TEXT)
         if collected:
-            _write(folder, f"ranks/node-{host}.json", json_records.pretty(NodeRecord(host, texts).record()))
+            _write(folder, f"ranks/node-{host}.json", json_records.pretty(evidence.record(NodeRecord(host, texts))))
         else:
             lines = [rank_record.line(name, text).decode() for name, text in texts.items()]
             _write(folder, f"ranks/{host}{rank_record.SUFFIX}", "".join(lines))
@@ -58,7 +59,7 @@ def _rank(task: int, local: int, host: str, size: int) -> Dict[str, str]:
     )
     payload = dict(rank_record.begun(task, host), exit_code=0, ended=5000, libraries=[dict(_LIBRARY._asdict())])
     return {
-        rank_record.PROBE % task: json.dumps(probe.record()),
+        rank_record.PROBE % task: json.dumps(evidence.record(probe)),
         rank_record.PAYLOAD % task: rank_record.dumps(payload),
     }
 

@@ -21,7 +21,7 @@ import resource, sys
 from deployer.site.proof.result import StepOutcome
 from deployer.site.jobs import result
 done = result.write_result(sys.argv[1], StepOutcome(sys.argv[2], 0, None, "7", 1000, 1010))
-assert done.exit_code == 0, done.record["findings"]
+assert not done["exit_code"], done["findings"]
 usage = resource.getrusage(resource.RUSAGE_SELF)
 print(usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024)
 """

@@ -28,7 +28,7 @@ def command(name: str) -> set[str]:
 
 
 def test_result_json() -> None:
-    record = result.assemble(LAUNCH, good(probes=[probe(0), probe(1)]), after()).record
+    record = result.assemble(LAUNCH, good(probes=[probe(0), probe(1)]), after())
     assert section("result.json") == set(record)
     assert section("A rank") == set(record["ranks"][0])
     assert section("A finding") == set(Finding._fields)

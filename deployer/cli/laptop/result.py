@@ -80,8 +80,8 @@ def _show(status: Fields, result: json_records.Record | None) -> None:
     words += [f"{seconds} s"] if seconds is not None else []
     terminal.show(", ".join(words))
     for name in ("problem", "remedy"):
-        if status.lines(name):
-            terminal.show(f"{name}: {status.lines(name)}")
+        if status.text(name, lines=True):
+            terminal.show(f"{name}: {status.text(name, lines=True)}")
     payload = result.get("payload") if result else None
     if result is None:
         terminal.show("it has written no result yet" if status.flag("active") else f"it left no {_NAME}")

@@ -11,7 +11,7 @@ from deployer.connected.ground.reports import plot, published_runs
 from deployer.contract.base import json_records
 from deployer.contract.base.errors import TransferError, UsageError
 from deployer.contract.base.json_records import Fields
-from deployer.contract.proof import report
+from deployer.contract.proof import measured_runs
 from deployer.site.jobs import report as reports
 from deployer.site.jobs import result as results
 from deployer.site.jobs.report import Collected
@@ -73,7 +73,7 @@ def _there(args: argparse.Namespace) -> Collected:
     with Remote(profile_of(args.site, args.ssh_config), args.ssh_config) as remote:
         remote.prepare()
         answer = remote.site(["report", *args.job])
-    return Collected(*report.of_record(Fields(answer.record, answer.what, TransferError, own=True)))
+    return Collected(*measured_runs.of_record(Fields(answer.record, answer.what, TransferError, own=True)))
 
 
 def _here(paths: list[str]) -> Collected:
@@ -82,7 +82,9 @@ def _here(paths: list[str]) -> Collected:
     for path in dict.fromkeys(paths):
         if files.is_file(path) and _is_report(path):
             data = files.read_bytes(path)
-            collected = Collected(*report.of_record(json_records.loads(data, report.SCHEMA, path, own=True)))
+            collected = Collected(
+                *measured_runs.of_record(json_records.loads(data, measured_runs.SCHEMA, path, own=True))
+            )
         else:
             collected = reports.collect([path], None)
         whole.runs.extend(run for run in collected.runs if run.published is None)
@@ -93,4 +95,4 @@ def _here(paths: list[str]) -> Collected:
 def _is_report(path: str) -> bool:
     """Return whether a file is a report. Reports that we write identify themselves in the first field."""
     with files.open_regular(path) as stream:
-        return f'"deployer.{report.SCHEMA}"'.encode() in stream.read(100)
+        return f'"deployer.{measured_runs.SCHEMA}"'.encode() in stream.read(100)

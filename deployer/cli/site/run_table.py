@@ -5,8 +5,8 @@ from typing import Any, Sequence, Tuple
 
 from deployer.cli.site import common
 from deployer.contract.base.errors import JobFailed
-from deployer.contract.proof import report
-from deployer.contract.proof.report import Row, Run
+from deployer.contract.proof import measured_runs
+from deployer.contract.proof.measured_runs import Row, Run
 from deployer.site.storage.store import locate
 from deployer.system import terminal
 
@@ -42,11 +42,11 @@ def show(
         hint = "a program writes figures to $DEPLOYER_RESULT, as JSON under `measured`"
         raise JobFailed("none of the jobs has figures to report", hint, without)
     common.warn("left out: " + line for line in without)
-    rows = report.rows([*runs, *beside], args.all_layouts)
+    rows = measured_runs.rows([*runs, *beside], args.all_layouts)
     if args.json:
-        terminal.show_json(report.record(rows, left_out))
+        terminal.show_json(measured_runs.record(rows, left_out))
     elif args.csv:
-        terminal.show_text(report.csv_text(rows))
+        terminal.show_text(measured_runs.csv_text(rows))
     else:
-        terminal.show(*report.lines(rows, common.table))
+        terminal.show(*measured_runs.lines(rows, common.table))
     return rows

@@ -156,16 +156,16 @@ def _judge(args: argparse.Namespace, step: str, code: int, signal: str) -> int:
         args.id = jobs.job_id(args.folder) or ""
     given = {"step": step, "exit_code": code, "signal": signal or None, "job_id": args.id, "ended": time.time()}
     outcome = common.from_options(StepOutcome, args, **given)
-    verdict = result.write_result(args.folder, outcome)
+    judged = result.write_result(args.folder, outcome)
     codes = []
-    for record in verdict.record["findings"]:
+    for record in judged["findings"]:
         finding = records.read(Finding, Fields(record, "a finding", own=True))
         if finding.severity == ERROR and finding.code != "job.unfinished":
             terminal.complain([f"deployer: {finding!s}", f"hint: {finding.remedy}"])
             codes.append(finding.code)
     if codes:
         terminal.complain([f"deployer: {common.more(codes)}"])
-    return verdict.exit_code
+    return judged["exit_code"] or 0
 
 
 def _start(args: argparse.Namespace) -> None:

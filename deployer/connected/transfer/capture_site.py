@@ -116,7 +116,7 @@ class CapturedSite(NamedTuple):
 
 
 def _partition(fields: Fields) -> CapturedPartition:
-    return records.read(CapturedPartition, fields, reason=fields.lines("reason"))
+    return records.read(CapturedPartition, fields, reason=fields.text("reason", lines=True))
 
 
 def dry_run(request: SiteRequest) -> dict[str, str]:

@@ -48,8 +48,8 @@ def listener(tell: Optional[Callable[[int, int], None]]) -> Optional[Callable[[s
     if tell is None:
         return None
 
-    def hear(said: str) -> bool:
-        words = said[len(PROGRESS_LINE) :].split(" ") if said.startswith(PROGRESS_LINE) else []
+    def hear(line: str) -> bool:
+        words = line[len(PROGRESS_LINE) :].split(" ") if line.startswith(PROGRESS_LINE) else []
         if len(words) != 2 or not all(0 < len(word) <= 18 and set(word) <= _DIGITS for word in words):
             return False
         tell(int(words[0]), int(words[1]))

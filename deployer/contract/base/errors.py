@@ -90,6 +90,6 @@ class Unknown(DeployerError):
 
 #: The class of an error by the exit code of the process that raised it.
 BY_EXIT_CODE = {
-    each.exit_code: each
-    for each in (JobFailed, UsageError, Refused, IntegrityError, TransferError, SpaceError, MissingTool, Unknown)
+    error.exit_code: error
+    for error in (JobFailed, UsageError, Refused, IntegrityError, TransferError, SpaceError, MissingTool, Unknown)
 }

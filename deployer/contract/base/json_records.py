@@ -107,15 +107,13 @@ def is_deeper(value: Any, most: int) -> bool:
     level = [value]
     for _ in range(most):
         level = [inner for outer in level for inner in _inner(outer)]
-        if not level:
-            return False
-    return any(isinstance(each, (list, dict)) for each in level)
+    return any(isinstance(inner, (list, dict)) for inner in level)
 
 
 def _inner(value: Any) -> List[Any]:
     """Return the lists and objects in a list or an object."""
     items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return [each for each in items if isinstance(each, (list, dict))]
+    return [inner for inner in items if isinstance(inner, (list, dict))]
 
 
 def loads(
@@ -189,18 +187,14 @@ class Fields:
             raise self.error(f"{self.what}: field {name!r} {state}")
         return value
 
-    def text(self, name: str) -> str:
-        """Return a string field."""
+    def text(self, name: str, lines: bool = False) -> str:
+        """Return a string field; with ``lines`` it may have several lines, such as another program's message."""
         value = self.record.get(name)
-        return value if self.own and type(value) is str else self._check(name, self._get(name, str))
+        return value if self.own and type(value) is str else self._check(name, self._get(name, str), lines)
 
     def path(self, name: str) -> str:
         """Return a file name with any characters that a file system allows; it is never used as shell text."""
-        return self._check(name, self._get(name, str), lines=True)
-
-    def lines(self, name: str) -> str:
-        """Return a string field that may have several lines, such as another program's message."""
-        return self.path(name)
+        return self.text(name, lines=True)
 
     def maybe_text(self, name: str) -> Optional[str]:
         """Return a string field, or None if it is null or missing."""
@@ -256,23 +250,23 @@ class Fields:
 
     def environment(self, name: str, lines: bool = False) -> Dict[str, str]:
         """Return an object of environment variables; with ``lines``, the values may have several lines each."""
-        found = self.mapping(name, lines)
-        for key in found:
-            self._check_variable(name, key)
-        return found
+        variables = self.mapping(name, lines)
+        for variable in variables:
+            self._check_variable(name, variable)
+        return variables
 
     def assignments(self, name: str) -> List[str]:
         """Return a list of environment variables, ``NAME=VALUE``; a value may have several lines."""
-        found = self.words(name)
-        for entry in found:
+        entries = self.words(name)
+        for entry in entries:
             self._check_variable(name, entry.partition("=")[0] if "=" in entry else entry + " without a value")
-        return found
+        return entries
 
     def _check_variable(self, name: str, variable: str) -> None:
         if not texts.is_name(variable):
-            shown = (self.what, name, texts.printable(variable))
             hint = "use letters, digits and underscores; the first character is not a digit"
-            raise self.error("{}: field {!r}: not an environment variable: {}".format(*shown), hint)
+            shown = texts.printable(variable)
+            raise self.error(f"{self.what}: field {name!r}: not an environment variable: {shown}", hint)
 
     def items(self, name: str) -> List["Fields"]:
         """Return a list of objects."""
@@ -281,7 +275,10 @@ class Fields:
     def each(self, name: str) -> Iterator["Fields"]:
         """Yield the objects of a list one at a time: a bundle may have hundreds of thousands of segments."""
         for index, item in enumerate(self._get(name, list)):
-            yield Fields(item, "%s, %s[%d]" % (self.what, name, index), self.error, self.own)
+            yield self._item(name, index, item)
+
+    def _item(self, name: str, index: int, item: Any) -> "Fields":
+        return Fields(item, "%s, %s[%d]" % (self.what, name, index), self.error, self.own)
 
     def many(self, name: str, usual: Callable[[Any], Optional[_T]], read: Callable[["Fields"], _T]) -> List[_T]:
         """Return the results of ``read`` for each object of a long list.
@@ -289,13 +286,11 @@ class Fields:
         Args:
             usual: a faster equivalent for objects without errors; if it returns None, ``read`` parses the object.
         """
-        found = []
+        results = []
         for index, item in enumerate(self._get(name, list)):
-            made = usual(item)
-            if made is None:
-                made = read(Fields(item, "%s, %s[%d]" % (self.what, name, index), self.error, self.own))
-            found.append(made)
-        return found
+            result = usual(item)
+            results.append(read(self._item(name, index, item)) if result is None else result)
+        return results
 
     def child(self, name: str) -> "Fields":
         """Return a nested object."""

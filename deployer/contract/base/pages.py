@@ -5,17 +5,12 @@ A page is a section of a Markdown document whose heading begins with its code. I
 """
 
 import re
-from typing import Callable, Dict, Iterator, List, Mapping, NamedTuple, Sequence, Tuple
+from typing import Callable, Iterator, List, Mapping, NamedTuple, Sequence, Tuple
 
 from deployer.contract.base.json_records import Record
 
 #: The documents with pages, and their topics in workflow order. A topic that a code's prefix names goes first.
-DOCUMENTS = {
-    "lint.md": "lint",
-    "rules.md": "check",
-    "job-codes.md": "job",
-    "exit-codes.md": "exit codes",
-}
+DOCUMENTS = {"lint.md": "lint", "rules.md": "check", "job-codes.md": "job", "exit-codes.md": "exit codes"}
 TOPICS = {
     "lint": "a definition, before and after its image is built (lint, build)",
     "check": "a bundle at a site, before it is sent (check, pack, plan, push)",
@@ -23,7 +18,6 @@ TOPICS = {
     "job": "a job on the site (run, status, result.json)",
     "exit codes": "of each command",
 }
-_REHEARSE = "rehearse."
 #: The codes of hadolint's rules, which share one page.
 _HADOLINT = re.compile(r"(DL|SC)\d{4}")
 
@@ -57,14 +51,14 @@ class Page(NamedTuple):
 
     def parts(self) -> List[Tuple[str, str]]:
         """Return its blocks of text, each with its label; a table or a second paragraph has an empty label."""
-        found = []
+        parts = []
         for block in re.split(r"\n\s*\n", self.body.strip()):
             labels = list(_LABEL.finditer(block))
             starts = [label.start() for label in labels] + [len(block)]
             if block[: starts[0]].strip():
-                found.append(("", block[: starts[0]].strip()))
-            found += [(label[1], block[label.end() : end].strip()) for label, end in zip(labels, starts[1:])]
-        return found
+                parts.append(("", block[: starts[0]].strip()))
+            parts += [(label[1], block[label.end() : end].strip()) for label, end in zip(labels, starts[1:])]
+        return parts
 
     @property
     def summary(self) -> str:
@@ -79,13 +73,8 @@ class Page(NamedTuple):
 
     def record(self) -> Record:
         """Return the page as a JSON object with texts in Markdown."""
-        texts: Dict[str, str] = {}
-        notes = []
-        for label, text in self.parts():
-            if label:
-                texts[label.lower()] = text
-            else:
-                notes.append(text)
+        texts = {label.lower(): text for label, text in self.parts() if label}
+        notes = [text for label, text in self.parts() if not label]
         return {"code": self.code, "topic": self.topic, **texts, "notes": notes}
 
     def lines(self, wrapped: Callable[[str, str, str], List[str]], table: TableLayout) -> List[str]:
@@ -107,11 +96,9 @@ class Page(NamedTuple):
 
 def pages(documents: Mapping[str, str]) -> List[Page]:
     """Return the pages from the documents, given by name, in topic order."""
-    found = []
-    for name in DOCUMENTS:
-        found += list(_pages(name, documents.get(name, "")))
     topics = list(TOPICS)
-    return sorted(found, key=lambda page: topics.index(page.topic))
+    in_documents = (page for name in DOCUMENTS for page in _pages(name, documents.get(name, "")))
+    return sorted(in_documents, key=lambda page: topics.index(page.topic))
 
 
 def find(found: Sequence[Page], code: str) -> List[Page]:
@@ -134,7 +121,7 @@ def _pages(name: str, text: str) -> Iterator[Page]:
             body.append(line)
             continue
         if code:
-            topic = "rehearse" if code.startswith(_REHEARSE) else DOCUMENTS[name]
+            topic = "rehearse" if code.startswith("rehearse.") else DOCUMENTS[name]
             yield Page(code, title, topic, "\n".join(body).strip())
         known = _CODE.fullmatch(heading[1])
         code, title, body = known[1] if known else "", (known[2] or "") if known else "", []
@@ -142,11 +129,8 @@ def _pages(name: str, text: str) -> Iterator[Page]:
 
 def _inline(text: str) -> str:
     """Return a text without Markdown markup, in one line."""
-
-    def link(match: "re.Match[str]") -> str:
-        return f"{match[1]} ({match[2]})" if "://" in match[2] else match[1]
-
-    text = _LINK.sub(link, " ".join(text.split()))
+    text = " ".join(text.split())
+    text = _LINK.sub(lambda link: f"{link[1]} ({link[2]})" if "://" in link[2] else link[1], text)
     pieces = re.split(r"(``.+?``(?!`)|`[^`]*`)", text)
     for number, piece in enumerate(pieces):
         if number % 2:

@@ -57,7 +57,7 @@ def _inner(value: Any) -> Any:
         return plain(value)
     if isinstance(value, abc.Mapping):
         return {key: _inner(each) for key, each in value.items()}
-    return [_inner(each) for each in value]
+    return [_inner(item) for item in value]
 
 
 @functools.lru_cache(maxsize=None)
@@ -74,7 +74,8 @@ def _reader(hint: Any) -> _Reader:
     if hint in _SIMPLE:
         return _SIMPLE[hint]
     if origin is Union:
-        return _maybe(_reader(inner[0]))
+        reader = _reader(inner[0])
+        return lambda fields, name: None if fields.record.get(name) is None else reader(fields, name)
     if hasattr(hint, "_fields"):
         return lambda fields, name: _nested(hint)(fields.child(name))
     if issubclass(origin, abc.Mapping):
@@ -83,10 +84,6 @@ def _reader(hint: Any) -> _Reader:
     if inner[0] is str:
         return lambda fields, name: make(fields.texts(name))
     return lambda fields, name: make(map(_nested(inner[0]), fields.each(name)))
-
-
-def _maybe(reader: _Reader) -> _Reader:
-    return lambda fields, name: None if fields.record.get(name) is None else reader(fields, name)
 
 
 def _mapping(value: Any) -> _Reader:

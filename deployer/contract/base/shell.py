@@ -61,12 +61,12 @@ class Variable:
 
     def value(self, environment: Mapping[str, str]) -> str:
         """Return the value in ``environment``; raise TypeError if the name is not in it."""
-        found = environment.get(self.name) or self.default
+        value = environment.get(self.name) or self.default
         if self.more:
-            return found and ":" + found
-        if not found:
+            return value and ":" + value
+        if not value:
             raise TypeError(f"{self.name} is only known when a script runs")
-        return found
+        return value
 
 
 class Program:
@@ -93,16 +93,16 @@ class Word:
     """
 
     def __init__(self, *parts: Union[_Part, "Word"]) -> None:
-        found: List[_Part] = []
+        pieces: List[_Part] = []
         for part in parts:
-            for each in part.parts if isinstance(part, Word) else (part,):
-                if not isinstance(each, (str, Variable)):
-                    raise TypeError(f"not a part of a word: {each!r}")
-                if isinstance(each, str) and found and isinstance(found[-1], str):
-                    found[-1] += each
-                elif each != "":
-                    found.append(each)
-        self.parts: Tuple[_Part, ...] = tuple(found)
+            for piece in part.parts if isinstance(part, Word) else (part,):
+                if not isinstance(piece, (str, Variable)):
+                    raise TypeError(f"not a part of a word: {piece!r}")
+                if isinstance(piece, str) and pieces and isinstance(pieces[-1], str):
+                    pieces[-1] += piece
+                elif piece != "":
+                    pieces.append(piece)
+        self.parts: Tuple[_Part, ...] = tuple(pieces)
 
     def __add__(self, other: Union[_Part, "Word"]) -> "Word":
         return Word(self, other)
@@ -131,10 +131,8 @@ Value = Union[str, Word]
 
 def joined(parts: Sequence[Value], between: str = "") -> Value:
     """Return parts as one text, separated by ``between``."""
-    found: List[Union[_Part, Word]] = []
-    for part in parts:
-        found += [between, part] if found else [part]
-    whole = Word(*found)
+    pieces = [piece for part in parts for piece in (between, part)]
+    whole = Word(*pieces[1:])
     return whole if any(isinstance(part, Variable) for part in whole.parts) else "".join(map(str, whole.parts))
 
 
@@ -146,22 +144,17 @@ def changed(text: Value, change: Callable[[str], Value]) -> Value:
 
 def data(text: Text) -> str:
     """Return all data in a text, for inspection."""
-    if isinstance(text, Program):
-        return text.own
-    return "".join(part for part in Word(text).parts if isinstance(part, str))
+    return "".join(part for part in _parts(text) if isinstance(part, str))
 
 
 def variables(words: Sequence[Text]) -> List[Variable]:
     """Return the variables that words refer to."""
-    texts = [Word(word) for word in words if not isinstance(word, Program)]
-    return [part for text in texts for part in text.parts if isinstance(part, Variable)]
+    return [part for word in words for part in _parts(word) if isinstance(part, Variable)]
 
 
 def plain(text: Text, environment: Optional[Mapping[str, str]] = None) -> str:
     """Return a text as a process needs it, with variables from ``environment``; raise TypeError for missing ones."""
-    if isinstance(text, Program):
-        return text.own
-    return "".join(part if isinstance(part, str) else part.value(environment or {}) for part in Word(text).parts)
+    return "".join(part if isinstance(part, str) else part.value(environment or {}) for part in _parts(text))
 
 
 def argv(words: Sequence[Text], environment: Optional[Mapping[str, str]] = None) -> List[str]:
@@ -249,12 +242,12 @@ def _chosen(template: str, values: Mapping[str, Filling]) -> Iterator[Tuple[str,
 
 
 def _composed(parts: Iterable[Tuple[str, Optional[str]]], values: Mapping[str, Filling]) -> Code:
-    found = own = ""
+    text_so_far = own = ""
     for text, name in parts:
-        found, own = found + text, own + text
+        text_so_far, own = text_so_far + text, own + text
         if name is not None:
-            found += _filled(values[name], own, name)
-    return Code(found)
+            text_so_far += _filled(values[name], own, name)
+    return Code(text_so_far)
 
 
 def _filled(value: Filling, before: str, name: str) -> str:
@@ -314,6 +307,10 @@ def together(pieces: Sequence[Code], between: str = "") -> Code:
 def script(*pieces: Code) -> str:
     """Return the text of a script, its pieces separated by empty lines."""
     return together(pieces, "\n").text
+
+
+def _parts(text: Text) -> Tuple[_Part, ...]:
+    return (text.own,) if isinstance(text, Program) else Word(text).parts
 
 
 def _word(text: Text) -> str:

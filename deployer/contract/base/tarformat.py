@@ -75,12 +75,10 @@ def padding(size: int) -> int:
 def encode(entry: TarEntry) -> bytes:
     """Return the header of an entry: 512 bytes, or more if a name or target is longer than 100 bytes."""
     name = entry.path + b"/" if entry.kind == FOLDER else entry.path
-    blocks = b""
-    if len(entry.target) > 100:
-        blocks += _long(_LONG_LINK, entry.target)
-    if len(name) > 100:
-        blocks += _long(_LONG_NAME, name)
-    return blocks + _block(name[:100], entry.mode, entry.size, entry.kind, entry.target[:100])
+    long_target = _long(_LONG_LINK, entry.target) if len(entry.target) > 100 else b""
+    long_name = _long(_LONG_NAME, name) if len(name) > 100 else b""
+    block = _block(name[:100], entry.mode, entry.size, entry.kind, entry.target[:100])
+    return long_target + long_name + block
 
 
 def header_size(entry: TarEntry) -> int:
@@ -130,9 +128,9 @@ def decode(data: Buffer, position: int) -> Tuple[TarEntry, int]:
 
 def _block_fields(data: Buffer, position: int) -> Sequence[bytes]:
     """Return name, mode, size, checksum, kind and target of the block at ``position``, as bytes."""
-    found = _FORM.match(data, position)
-    if found:
-        return found.groups()
+    match = _FORM.match(data, position)
+    if match:
+        return match.groups()
     if len(data) - position < BLOCK:
         raise IntegrityError("a tar header is cut off")
     name = bytes(data[position : position + 100]).rstrip(b"\0")

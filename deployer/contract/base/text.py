@@ -34,13 +34,13 @@ def fault(text: str, lines: bool = False) -> Optional[str]:
     if text.isprintable():
         return None
     # Compiled only here, because this takes longer than all other imports of a rank together.
-    found = re.search(_NEVER if lines else _CONTROL, text)
-    if found is None:
+    match = re.search(_NEVER if lines else _CONTROL, text)
+    if match is None:
         return None
     shown = printable(text[:_SHOWN])
-    if "\ud800" <= found.group() <= "\udfff":
-        return f"{shown} is not Unicode text: it has the half character {escaped(found.group())}"
-    return f"{shown} has the control character {escaped(found.group())}"
+    if "\ud800" <= match.group() <= "\udfff":
+        return f"{shown} is not Unicode text: it has the half character {escaped(match.group())}"
+    return f"{shown} has the control character {escaped(match.group())}"
 
 
 def counted(number: int, what: str) -> str:

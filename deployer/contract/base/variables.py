@@ -32,16 +32,16 @@ _SETTINGS = ("PMIX_MCA_",)
 
 def parse(words: Sequence[str]) -> Dict[str, str]:
     """Return the variables from ``NAME=VALUE`` words; the last one of each name counts. Raises UsageError."""
-    found = {}
+    variables = {}
     for word in words:
         name, sign, value = word.partition("=")
         if not sign:
             shown = printable(word[:60])
             hint = "write --env NAME=VALUE" + (f', for your own value: --env {name}="${name}"') * is_name(name)
             raise UsageError(f"--env {shown} has no =", hint)
-        found[name] = value
-    check(found, "--env ")
-    return found
+        variables[name] = value
+    check(variables, "--env ")
+    return variables
 
 
 def check(environment: Mapping[str, str], of: str = "") -> Mapping[str, str]:

@@ -6,13 +6,16 @@ is bounded, so a hostile file costs little. A file that the loader could not use
 Format: System V ABI, "Dynamic Linking"; LSB Core, "Symbol Versioning"; glibc, elf/dl-load.c and elf/dl-version.c.
 """
 
+import itertools
 import re
 import struct
 from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from deployer.contract.base import records
 from deployer.contract.base.json_records import Record
-from deployer.contract.elf.elf import EHDR, PHDR, ReadAt, notes
+from deployer.contract.elf import elf_notes
+from deployer.contract.elf.elf import ReadAt, level
+from deployer.contract.elf.elf_notes import EHDR, PHDR
 from deployer.contract.elf.linked_mpi import linked_mpi
 
 _DYN, _DYN_32 = struct.Struct("<qQ"), struct.Struct("<iI")
@@ -28,14 +31,8 @@ _PT_LOAD, _PT_DYNAMIC, _PT_INTERP = 1, 2, 3
 _ET_EXEC, _ET_DYN = 2, 3
 _NULL, _NEEDED, _HASH, _STRTAB, _SYMTAB, _STRSZ, _SONAME, _RPATH = 0, 1, 4, 5, 6, 10, 14, 15
 _BIND_NOW, _RUNPATH, _FLAGS = 24, 29, 30
-_GNU_HASH, _VERDEF_TAG, _VERDEFNUM, _VERNEED_TAG, _VERNEEDNUM = (
-    0x6FFFFEF5,
-    0x6FFFFFFC,
-    0x6FFFFFFD,
-    0x6FFFFFFE,
-    0x6FFFFFFF,
-)
-_FLAGS_1 = 0x6FFFFFFB
+_GNU_HASH, _FLAGS_1 = 0x6FFFFEF5, 0x6FFFFFFB
+_VERDEF_TAG, _VERDEFNUM, _VERNEED_TAG, _VERNEEDNUM = 0x6FFFFFFC, 0x6FFFFFFD, 0x6FFFFFFE, 0x6FFFFFFF
 _DF_BIND_NOW, _DF_1_NOW, _DF_1_PIE = 0x8, 0x1, 0x08000000
 _STB_WEAK, _STB_LOCAL = 2, 0
 _SHN_UNDEF = 0
@@ -50,6 +47,7 @@ _MAX_SYMBOLS = 16 * 1024 * 1024
 _CHUNK = 64 * 1024
 
 
+#: The beginnings of an MPI library's symbols: of the standard, and of Open MPI's mpi.h.
 _MPI = ("MPI_", "PMPI_", "MPIX_", "PMPIX_", "ompi_mpi_")
 _COMPONENT = re.compile(r"^mca_pmix_[a-z0-9]{1,30}_component$")
 _MPI_BYTES = (b"MPI_", b"MPIX_", b"ompi_mpi_", b"mca_pmix_")
@@ -143,13 +141,7 @@ class Symbol(NamedTuple):
 def read(read_at: ReadAt) -> Optional[Dynamic]:
     """Return a file's dynamic section; None if it is not a 64-bit little-endian ELF file. Raises BadElf."""
     elf = _open(read_at)
-    return _dynamic(elf, notes(read_at).build_id) if elf else None
-
-
-def symbols(read_at: ReadAt, wanted: Callable[[str], bool]) -> Iterator[Symbol]:
-    """Yield the non-local dynamic symbols whose name is ``wanted``. Raises BadElf."""
-    elf = _open(read_at)
-    return _symbols(elf, wanted) if elf else iter(())
+    return _dynamic(elf, elf_notes.build_id(read_at)) if elf else None
 
 
 def facts(read_at: ReadAt, narrow: bool = False) -> Optional[Facts]:
@@ -163,28 +155,24 @@ def facts(read_at: ReadAt, narrow: bool = False) -> Optional[Facts]:
         return None
     if elf.dyn is _DYN_32:
         return Facts(_dynamic(elf, None), [], [])
-    imports, exports, components = set(), set(), set()
-    for symbol in _symbols(elf, _is_wanted) if _names_one(elf, _MPI_BYTES) else ():
-        if _COMPONENT.match(symbol.name):
-            components.update([symbol.name] if symbol.defined else [])
-        elif symbol.defined:
-            exports.add(symbol.name)
-        elif not symbol.weak:
-            imports.add(symbol.name)
-    noted = notes(read_at)
-    linked = linked_mpi(read_at) if elf.is_program and not imports else None
-    symbols = sorted(imports), sorted(exports), tuple(sorted(components))
-    opens = elf.is_program and not imports and _names_one(elf, (_DLOPEN,))
-    return Facts(_dynamic(elf, noted.build_id), *symbols, noted.level, linked, opens)
+    symbols = list(_symbols(elf, _is_wanted)) if _names_one(elf, _MPI_BYTES) else []
+    defined = sorted({symbol.name for symbol in symbols if symbol.defined})
+    needed = sorted({symbol.name for symbol in symbols if not symbol.defined and not symbol.weak})
+    imports = [name for name in needed if name.startswith(_MPI)]
+    calls_none = elf.is_program and not imports
+    return Facts(
+        dynamic=_dynamic(elf, elf_notes.build_id(read_at)),
+        imports=imports,
+        exports=[name for name in defined if name.startswith(_MPI)],
+        components=tuple(name for name in defined if not name.startswith(_MPI)),
+        level=level(read_at),
+        linked=linked_mpi(read_at) if calls_none else None,
+        opens=calls_none and _names_one(elf, (_DLOPEN,)),
+    )
 
 
 def _is_wanted(name: str) -> bool:
-    return is_mpi(name) or _COMPONENT.match(name) is not None
-
-
-def is_mpi(name: str) -> bool:
-    """Return whether a symbol belongs to an MPI library: to the standard, or to Open MPI's mpi.h."""
-    return name.startswith(_MPI)
+    return name.startswith(_MPI) or _COMPONENT.match(name) is not None
 
 
 def _dynamic(elf: "_Elf", build_id: Optional[str]) -> Dynamic:
@@ -219,12 +207,14 @@ def _symbols(elf: "_Elf", wanted: Callable[[str], bool]) -> Iterator[Symbol]:
     if table is None:
         return
     start, count = elf.offset(table), _symbol_count(elf)
-    names = _Strings(elf)
+    # Most of the string table is read, so it is held in memory.
+    strings = elf.read_at(elf.strings, elf.strings_size) if elf.strings_size <= _MAX_SYMBOLS else b""
     for base in range(0, count, _CHUNK // _SYM.size):
         size = min(count - base, _CHUNK // _SYM.size) * _SYM.size
         for name, info, _, section, _, _ in _SYM.iter_unpack(elf.exactly(start + base * _SYM.size, size)):
             if name and info >> 4 != _STB_LOCAL:
-                text = names.at(name)
+                end = strings.find(b"\0", name, name + _MAX_STRING)
+                text = elf.string(name) if end < 0 else strings[name:end].decode("utf-8", "surrogateescape")
                 if wanted(text):
                     yield Symbol(elf.keep(text), section != _SHN_UNDEF, info >> 4 == _STB_WEAK)
 
@@ -233,21 +223,14 @@ class _Elf:
     """An ELF file's program headers and dynamic section."""
 
     def __init__(
-        self,
-        read_at: ReadAt,
-        kind: int,
-        machine: int,
-        headers: List[Tuple[int, ...]],
-        dyn: struct.Struct = _DYN,
+        self, read_at: ReadAt, kind: int, machine: int, headers: List[Tuple[int, ...]], dyn: struct.Struct = _DYN
     ) -> None:
-        self.read_at = read_at
-        self.machine = machine
-        self.dyn = dyn
+        self.read_at, self.machine, self.dyn = read_at, machine, dyn
         self._kind = kind
-        self._headers = headers
+        self._interpreter = next((header for header in headers if header[0] == _PT_INTERP), None)
         #: Address, file offset, and size of each loaded segment.
         self._loads = [(h[3], h[2], h[5]) for h in headers if h[0] == _PT_LOAD]
-        self.tags = self._read_tags()
+        self.tags = [tag for header in headers if header[0] == _PT_DYNAMIC for tag in self._tags(header[2], header[5])]
         strings, size = self.last(_STRTAB), self.last(_STRSZ)
         self.strings = self.offset(strings) if strings is not None else 0
         self.strings_size = size or 0
@@ -264,27 +247,16 @@ class _Elf:
             raise BadElf("its names have more than %d bytes" % _MAX_TEXT)
         return text
 
-    def _read_tags(self) -> List[Tuple[int, int]]:
-        found = []
-        for header in self._headers:
-            if header[0] != _PT_DYNAMIC:
-                continue
-            if header[5] > _MAX_DYNAMIC:
-                raise BadElf("its dynamic section has %d bytes" % header[5])
-            data = self.exactly(header[2], header[5] - header[5] % self.dyn.size)
-            for tag, value in self.dyn.iter_unpack(data):
-                if tag == _NULL:
-                    break
-                found.append((tag, value))
-        return found
+    def _tags(self, offset: int, size: int) -> Iterator[Tuple[int, int]]:
+        """Return the tags and values of a dynamic section."""
+        if size > _MAX_DYNAMIC:
+            raise BadElf("its dynamic section has %d bytes" % size)
+        entries = self.dyn.iter_unpack(self.exactly(offset, size - size % self.dyn.size))
+        return itertools.takewhile(lambda entry: entry[0] != _NULL, entries)
 
     def last(self, tag: int) -> Optional[int]:
         """Return the value of a tag, or of its last occurrence, as the loader does; None if it is absent."""
-        value = None
-        for each, number in self.tags:
-            if each == tag:
-                value = number
-        return value
+        return next((value for each, value in reversed(self.tags) if each == tag), None)
 
     def offset(self, address: int) -> int:
         """Return the file offset from which an address is loaded."""
@@ -318,30 +290,14 @@ class _Elf:
     @property
     def is_program(self) -> bool:
         """Whether the kernel could start it; libraries have no interpreter, and static programs may lack one too."""
-        with_interpreter = any(header[0] == _PT_INTERP for header in self._headers)
-        return with_interpreter or self._kind == _ET_EXEC or bool((self.last(_FLAGS_1) or 0) & _DF_1_PIE)
+        is_static_pie = bool((self.last(_FLAGS_1) or 0) & _DF_1_PIE)
+        return self._interpreter is not None or self._kind == _ET_EXEC or is_static_pie
 
     def interpreter(self) -> Optional[str]:
-        for header in self._headers:
-            if header[0] == _PT_INTERP:
-                text = self.exactly(header[2], min(header[5], 4096))
-                return text.partition(b"\0")[0].decode("utf-8", "surrogateescape")
-        return None
-
-
-class _Strings:
-    """The string table, held in memory for callers that read most of it."""
-
-    def __init__(self, elf: _Elf) -> None:
-        self._elf = elf
-        whole = elf.strings_size <= _MAX_SYMBOLS
-        self._data = elf.read_at(elf.strings, elf.strings_size) if whole else b""
-
-    def at(self, index: int) -> str:
-        end = self._data.find(b"\0", index, index + _MAX_STRING)
-        if end < 0 or index >= len(self._data):
-            return self._elf.string(index)
-        return self._data[index:end].decode("utf-8", "surrogateescape")
+        if self._interpreter is None:
+            return None
+        text = self.exactly(self._interpreter[2], min(self._interpreter[5], 4096))
+        return text.partition(b"\0")[0].decode("utf-8", "surrogateescape")
 
 
 def _open(read_at: ReadAt) -> Optional[_Elf]:
@@ -376,37 +332,33 @@ def _open_32(read_at: ReadAt) -> Optional[_Elf]:
 
 
 def _paths(elf: _Elf, tag: int) -> List[str]:
-    found: List[str] = []
-    for each, value in elf.tags:
-        if each == tag:
-            found += [path for path in elf.text(value).split(":") if path]
-    return found
+    texts = (elf.text(value) for each, value in elf.tags if each == tag)
+    return [path for text in texts for path in text.split(":") if path]
 
 
 def _versions(elf: _Elf) -> Dict[str, List[str]]:
     """Return the required versions by library, without weak ones, which may be missing."""
-    found: Dict[str, List[str]] = {}
-    address = elf.last(_VERNEED_TAG)
-    for offset, (_, count, name, aux, _) in _chain(elf, address, elf.last(_VERNEEDNUM), _VERNEED):
-        versions = found.setdefault(elf.text(name), [])
+    required: Dict[str, List[str]] = {}
+    for offset, (_, count, name, aux, _) in _chain(elf, _VERNEED_TAG, _VERNEEDNUM, _VERNEED):
+        versions = required.setdefault(elf.text(name), [])
         for _, (_, flags, _, version, _) in _linked(elf, offset + aux, count, _VERNAUX):
             if not flags & 2:  # VER_FLG_WEAK
                 versions.append(elf.text(version))
-    return found
+    return required
 
 
 def _definitions(elf: _Elf) -> List[str]:
-    found = []
-    for offset, fields in _chain(elf, elf.last(_VERDEF_TAG), elf.last(_VERDEFNUM), _VERDEF):
+    names = []
+    for offset, fields in _chain(elf, _VERDEF_TAG, _VERDEFNUM, _VERDEF):
         name, _ = struct.unpack("<II", elf.exactly(offset + fields[5], 8))
         if not fields[1] & 1:  # VER_FLG_BASE: the file's own name
-            found.append(elf.text(name))
-    return found
+            names.append(elf.text(name))
+    return names
 
 
-def _chain(
-    elf: _Elf, address: Optional[int], count: Optional[int], form: struct.Struct
-) -> Iterator[Tuple[int, Sequence[int]]]:
+def _chain(elf: _Elf, tag: int, number: int, form: struct.Struct) -> Iterator[Tuple[int, Sequence[int]]]:
+    """Yield the records at the address in ``tag``, as many as ``number`` has."""
+    address, count = elf.last(tag), elf.last(number)
     if address is not None and count:
         yield from _linked(elf, elf.offset(address), count, form)
 

@@ -1,44 +1,28 @@
-"""The GNU notes of an ELF file: its build-id, and the level of x86-64 that it needs.
+"""The level of x86-64 that an ELF file needs, according to its GNU notes.
 
 Format: x86-64 psABI, "Program Property" (GNU_PROPERTY_X86_ISA_1_NEEDED).
 """
 
 import struct
-from typing import Callable, NamedTuple, Optional
+from typing import Callable
 
 from deployer.contract.elf import elf_notes
 
 #: Reads ``size`` bytes at ``offset``; returns fewer at the end of the file.
 ReadAt = Callable[[int, int], bytes]
 
-EHDR, PHDR = elf_notes.EHDR, elf_notes.PHDR
 _NT_GNU_PROPERTY = 5
 _PROPERTY = struct.Struct("<II")
 _X86_ISA_NEEDED = 0xC0008002
 _EM_X86_64 = 62
 
 
-class Notes(NamedTuple):
-    """The GNU notes of a file.
-
-    Attributes:
-        build_id: hexadecimal, or None.
-        level: the x86-64 level that it needs (2 for x86-64-v2); 0 for any.
-    """
-
-    build_id: Optional[str] = None
-    level: int = 0
-
-
-def notes(read_at: ReadAt) -> Notes:
-    """Return the notes of a file; empty if it is not an ELF file."""
-    found = Notes()
-    for machine, kind, body in elf_notes.each(read_at):
-        if kind == elf_notes.BUILD_ID and found.build_id is None:
-            found = found._replace(build_id=elf_notes.in_hexadecimal(body))
-        elif kind == _NT_GNU_PROPERTY and machine == _EM_X86_64:
-            found = found._replace(level=_level(body))
-    return found
+def level(read_at: ReadAt) -> int:
+    """Return the x86-64 level that a file needs (2 for x86-64-v2); 0 for any, or if it is not an ELF file."""
+    properties = [
+        body for machine, kind, body in elf_notes.each(read_at) if kind == _NT_GNU_PROPERTY and machine == _EM_X86_64
+    ]
+    return _level(properties[-1]) if properties else 0
 
 
 def _level(data: bytes) -> int:

@@ -8,7 +8,7 @@ import struct
 
 MYPY = False
 if MYPY:
-    from typing import Callable, Iterator, Optional, Tuple
+    from typing import Any, Callable, Iterator, Optional, Tuple
 
     #: Reads ``size`` bytes at ``offset``; returns fewer at the end of the file.
     ReadAt = Callable[[int, int], bytes]
@@ -18,32 +18,30 @@ EHDR = struct.Struct("<16sHHIQQQIHHHHHH")
 PHDR = struct.Struct("<IIQQQQQQ")
 _NHDR = struct.Struct("<III")
 _PT_NOTE = 4
-BUILD_ID = 3
+_BUILD_ID = 3
 _MAX_NOTES = 64 * 1024  # real ones are below 2 KiB
 
 
 def build_id(read_at: "ReadAt") -> "Optional[str]":
     """Return the build-id in hexadecimal; None if the file has none or is not an ELF file."""
     for _, kind, body in each(read_at):
-        if kind == BUILD_ID:
-            return in_hexadecimal(body)
+        if kind == _BUILD_ID:
+            return body.hex()
     return None
 
 
-def in_hexadecimal(body: bytes) -> str:
-    """Return the content of a build-id note in hexadecimal."""
-    return "".join([f"{byte:02x}" for byte in body])
+def header(read_at: "ReadAt") -> "Tuple[Any, ...]":
+    """Return the fields of the file header (``EHDR``); empty if it is not a 64-bit little-endian ELF file."""
+    head = read_at(0, EHDR.size)
+    return EHDR.unpack(head) if len(head) == EHDR.size and head[:6] == b"\x7fELF\x02\x01" else ()
 
 
 def each(read_at: "ReadAt") -> "Iterator[Tuple[int, int, bytes]]":
     """Yield (machine of the file, type, content) for each non-empty GNU note; nothing if it is not an ELF file."""
-    head = read_at(0, EHDR.size)
-    if len(head) < EHDR.size or head[:6] != b"\x7fELF\x02\x01":
+    fields = header(read_at)
+    if not fields or fields[9] != PHDR.size:
         return
-    fields = EHDR.unpack(head)
     machine, offset, size, count = fields[2], fields[5], fields[9], fields[10]
-    if size != PHDR.size:
-        return
     table = read_at(offset, size * count)
     for start in range(0, len(table) - size + 1, size):
         kind, _, where, _, _, length, _, align = PHDR.unpack_from(table, start)

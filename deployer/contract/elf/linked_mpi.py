@@ -6,10 +6,12 @@ All reads are bounded, and a malformed file yields no result.
 Format: System V ABI, "Sections" and "Symbol Table".
 """
 
+import re
 import struct
 from typing import Iterator, Optional, Set
 
-from deployer.contract.elf.elf import EHDR, ReadAt
+from deployer.contract.elf import elf_notes
+from deployer.contract.elf.elf import ReadAt
 
 #: How it was detected: in the symbol table, or only by string constants of the library.
 SYMBOLS, TEXTS = "symbols", "texts"
@@ -65,38 +67,30 @@ def _has_texts(read_at: ReadAt) -> bool:
 
 def _defined(read_at: ReadAt) -> Set[bytes]:
     """Return those of ``_NAMES`` that the file's symbol table defines."""
-    head = read_at(0, EHDR.size)
-    if len(head) < EHDR.size or head[:6] != b"\x7fELF\x02\x01":
+    header = elf_notes.header(read_at)
+    if not header:
         return set()
-    fields = EHDR.unpack(head)
-    offset, size, count = fields[6], fields[11], fields[12]
+    offset, size, count = header[6], header[11], header[12]
     if size != _SECTION.size or count > _MAX_SECTIONS:
         return set()
     table = read_at(offset, size * count)
     sections = [_SECTION.unpack_from(table, at) for at in range(0, len(table) - size + 1, size)]
-    found = set()  # type: Set[bytes]
+    defined: Set[bytes] = set()
     for section in sections:
         if section[1] == _SHT_SYMTAB and section[6] < len(sections):
             names = sections[section[6]]
             if max(section[5], names[5]) <= _MAX_SYMBOLS:
-                found.update(_in_table(read_at(section[4], section[5]), read_at(names[4], names[5])))
-    return found
+                defined.update(_in_table(read_at(section[4], section[5]), read_at(names[4], names[5])))
+    return defined
 
 
 def _in_table(symbols: bytes, names: bytes) -> Iterator[bytes]:
     """Yield those of ``_NAMES`` that a table defines for other files; ``names`` is its string table."""
-    places = {at: name for name in _NAMES for at in _places(names, name)}
+    # A name may be the end of a longer string.
+    places = {match.start(): name for name in _NAMES for match in re.finditer(name + b"\0", names)}
     if not places:
         return
     for at in range(0, len(symbols) - _SYM.size + 1, _SYM.size):
         name, info, _, section, _, _ = _SYM.unpack_from(symbols, at)
         if name in places and info >> 4 != _STB_LOCAL and section != _SHN_UNDEF:
             yield places[name]
-
-
-def _places(names: bytes, name: bytes) -> Iterator[int]:
-    """Yield the positions of a name in a string table, where it may be the end of a longer string."""
-    at = names.find(name + b"\0")
-    while at >= 0:
-        yield at
-        at = names.find(name + b"\0", at + 1)

@@ -8,7 +8,7 @@
     ranks/HOST.BOOT.records the records of all ranks of a node, one per line (``rank_record``):
       probe-TASK.json       a rank in the container before the payload (ProbeRecord)
       probe-TASK.log        the end of the probe's output, if it failed
-      payload-TASK.json     what the payload's processes had mapped, and how they ended (payload.PayloadRecord)
+      payload-TASK.json     what the payload's processes had mapped, and how they ended (PayloadRecord)
     ranks/node-HOST.json    the same records, if the ranks wrote them to the node first (NodeRecord)
     result.json             all of this with findings (see ``result``)
 
@@ -18,22 +18,19 @@ without MPI.
 """
 
 import functools
-from typing import Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, Type, TypeVar
 
 from deployer.contract.base import json_records, records
 from deployer.contract.base.json_records import Record
 from deployer.contract.proof.measurements import Measures
-from deployer.contract.proof.payload import MappedLibrary
+from deployer.contract.proof.payload import MappedLibrary, PayloadRecord
 from deployer.contract.rules.verdict import Checked
 from deployer.contract.site import links as linked
 from deployer.contract.site.network import NodeAddress
 from deployer.contract.site.plan import HostMpi
 
-LAUNCH = "job"
-HOST = "host"
-PROBE = "probe"
-NODE = "node-evidence"
-NETWORK = "network"
+_T = TypeVar("_T")
+_LAUNCH = "job"
 #: The suffix of files with a NetworkRecord.
 NETWORK_SUFFIX = ".network"
 #: The key of the start option in job.json and result.json. It is older than the term, and users' programs read it.
@@ -122,12 +119,12 @@ class Launch(NamedTuple):
     def record(self) -> Record:
         fields = records.plain(self)
         fields[START_OPTION_KEY] = fields.pop("start_option")
-        return json_records.stamped(LAUNCH, fields)
+        return json_records.stamped(_LAUNCH, fields)
 
 
 def read_launch(data: bytes, what: str) -> Launch:
     """Parse job.json. Raises UsageError."""
-    fields = json_records.loads(data, LAUNCH, what, own=True)
+    fields = json_records.loads(data, _LAUNCH, what, own=True)
     own = {name: linked.check_made(fields.mapping(name)) for name in ("links", "folder_links")}
     return records.read(Launch, fields, start_option=fields.text(START_OPTION_KEY), **own)
 
@@ -153,14 +150,6 @@ class HostRecord(NamedTuple):
     port: Optional[int] = None
     changed: Mapping[str, str] = {}
 
-    def record(self) -> Record:
-        return json_records.stamped(HOST, records.plain(self))
-
-
-def read_host(data: bytes, what: str) -> HostRecord:
-    """Parse the record of a node. Raises UsageError."""
-    return records.read(HostRecord, json_records.loads(data, HOST, what, own=True))
-
 
 class NetworkRecord(NamedTuple):
     """A node's measurements of the network between the nodes, for a job without MPI.
@@ -178,14 +167,6 @@ class NetworkRecord(NamedTuple):
     peers: Optional[Tuple[str, ...]] = None
     nanoseconds: Optional[int] = None
     bytes_per_second: Optional[int] = None
-
-    def record(self) -> Record:
-        return json_records.stamped(NETWORK, records.plain(self))
-
-
-def read_network(data: bytes, what: str) -> NetworkRecord:
-    """Parse a node's network record. Raises UsageError."""
-    return records.read(NetworkRecord, json_records.loads(data, NETWORK, what, own=True))
 
 
 class ProbeRecord(NamedTuple):
@@ -221,14 +202,6 @@ class ProbeRecord(NamedTuple):
     measures: Optional[Measures] = None
     shared_memory: Optional[bool] = None
 
-    def record(self) -> Record:
-        return json_records.stamped(PROBE, records.plain(self))
-
-
-def read_probe(data: bytes, what: str) -> ProbeRecord:
-    """Parse the record of a probe. Raises UsageError."""
-    return records.read(ProbeRecord, json_records.loads(data, PROBE, what, own=True))
-
 
 class NodeRecord(NamedTuple):
     """The evidence of a node's ranks, if the image is staged on the node.
@@ -241,13 +214,25 @@ class NodeRecord(NamedTuple):
     host: str
     files: Dict[str, str]
 
-    def record(self) -> Record:
-        return json_records.stamped(NODE, records.plain(self))
+
+#: The schema of each kind of evidence.
+_SCHEMAS: Mapping[type, str] = {
+    HostRecord: "host",
+    NetworkRecord: "network",
+    ProbeRecord: "probe",
+    PayloadRecord: "payload",
+    NodeRecord: "node-evidence",
+}
 
 
-def read_node(data: bytes, what: str) -> NodeRecord:
-    """Parse the collected evidence of a node. Raises UsageError."""
-    return records.read(NodeRecord, json_records.loads(data, NODE, what, own=True))
+def record(evidence: Any) -> Record:
+    """Return a record of a class in ``_SCHEMAS`` as a JSON object."""
+    return json_records.stamped(_SCHEMAS[type(evidence)], records.plain(evidence))
+
+
+def read(kind: Type[_T], data: bytes, what: str) -> _T:
+    """Parse a record of a class in ``_SCHEMAS``. Raises UsageError."""
+    return records.read(kind, json_records.loads(data, _SCHEMAS[kind], what, own=True))
 
 
 @functools.lru_cache(maxsize=4096)  # ranks on different nodes have the same lists

@@ -5,7 +5,7 @@ The record may come from elsewhere, so a field with an unexpected form counts as
 
 import re
 from collections import OrderedDict
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from deployer.contract.base.text import counted, printable
 from deployer.contract.site.plan import NATIVE
@@ -42,37 +42,33 @@ def line(result: Any) -> str:
 
 def ranks(result: Any) -> List[_Rank]:
     """Return the records of the ranks in result.json."""
-    found = result.get("ranks") if isinstance(result, Mapping) else None
-    return [rank for rank in found if isinstance(rank, Mapping)] if isinstance(found, list) else []
+    listed = result.get("ranks") if isinstance(result, Mapping) else None
+    return [rank for rank in listed if isinstance(rank, Mapping)] if isinstance(listed, list) else []
 
 
 def library(rank: _Rank) -> str:
     """Return the name and version of a rank's MPI library: ``Intel MPI 2021.15``; empty if none was found."""
     says, path = _text(rank.get("mpi_library")), _text(rank.get("mpi_path"))
-    for pattern, name in _NAMES:
-        found = pattern.search(says)
-        if found:
-            return f"{name} {found.group(1)}"
-    return says[:_LENGTH] or path.rpartition("/")[2]
+    names = (f"{name} {match.group(1)}" for pattern, name in _NAMES for match in pattern.finditer(says))
+    return next(names, says[:_LENGTH] or path.rpartition("/")[2])
 
 
 def networks(rank: _Rank) -> str:
     """Return a rank's network and other transports, such as ``tcp (libfabric)``; may be empty."""
-    return ", ".join(filter(None, [_network(rank), *_transports(rank)]))
+    return ", ".join(_network(rank) + _transports(rank))
 
 
-def _network(rank: _Rank) -> str:
-    nccl = _nccl(rank)
-    if rank.get("provider"):
-        return "{} (libfabric)".format(_text(rank["provider"]))
-    return "{} (NCCL)".format(_text(nccl["network"])) if nccl.get("network") else ""
+def _network(rank: _Rank) -> List[str]:
+    """Return a rank's network, if it is known."""
+    provider, network = rank.get("provider"), _nccl(rank).get("network")
+    return [f"{provider} (libfabric)"] if provider else [f"{network} (NCCL)"] if network else []
 
 
 def _transports(rank: _Rank) -> List[str]:
     """Return a rank's transports besides the network: ``shared memory within a node``, or what NCCL reports."""
     via = _nccl(rank).get("via")
-    found = [_text(each) for each in via] if isinstance(via, list) else []
-    return [*(["shared memory within a node"] if rank.get("shared_memory") else []), *found]
+    shared = ["shared memory within a node"] if rank.get("shared_memory") else []
+    return shared + (list(filter(None, map(_text, via))) if isinstance(via, list) else [])
 
 
 def words(result: Any) -> str:
@@ -87,10 +83,11 @@ def words(result: Any) -> str:
     missing = total - len(known)
     if set(groups) == {_NO_MPI} and not missing:
         return _without(result, known)
-    good = sum(len(each) for (origin, _, _), each in groups.items() if origin not in (_OTHER, _NONE))
-    parts = []
-    for (origin, name, before), each in groups.items():
-        parts.append(origin % (_of(len(each), total), name) + (_BEFORE if before else ""))
+    good = sum(len(group) for (origin, _, _), group in groups.items() if origin not in (_OTHER, _NONE))
+    parts = [
+        origin % (_of(len(group), total), name) + (_BEFORE if before else "")
+        for (origin, name, before), group in groups.items()
+    ]
     if len(parts) > _MOST:
         parts[_MOST:] = ["and %d other kinds" % (len(parts) - _MOST)]
     if missing:
@@ -128,12 +125,13 @@ def _without(result: _Rank, known: Sequence[_Rank]) -> str:
     if len(known) == 1:
         return "not needed: one rank, which used no MPI"
     linked = [rank.get("communication") for rank in known]
-    connected = sum(isinstance(each, Mapping) and each.get("connected") is True for each in linked)
+    connected = sum(isinstance(item, Mapping) and item.get("connected") is True for item in linked)
     everyone = _of(len(known), len(known))
     if not any(linked):
         return "; ".join(["none: " + _NONE % (everyone, ""), *_measured(result)])
-    said = "%s used no MPI; %d were connected to other ranks" % (everyone, connected)
-    return "; ".join([("" if connected else "none: ") + said, *_networks(known), *_measured(result)])
+    verdict = "" if connected else "none: "
+    shown = "%s%s used no MPI; %d were connected to other ranks" % (verdict, everyone, connected)
+    return "; ".join([shown, *_networks(known), *_measured(result)])
 
 
 def _world(result: _Rank, total: int) -> List[str]:
@@ -150,18 +148,21 @@ def _networks(known: Sequence[_Rank]) -> List[str]:
     """Return the ranks' network, and the other transports that ranks on one node used."""
     if len(known) == 1:
         return []
-    found = list(OrderedDict.fromkeys(filter(None, map(_network, known))))[:_MOST]
-    others = list(OrderedDict.fromkeys(each for rank in known for each in _transports(rank)))[:_MOST]
-    said = ["network: %s" % (", ".join(found) or "not reported")]
-    return [*said, "transport: {}".format(", ".join(others))] if others else said
+    networks = _first(name for rank in known for name in _network(rank)) or "not reported"
+    transports = _first(name for rank in known for name in _transports(rank))
+    return [f"network: {networks}", *([f"transport: {transports}"] if transports else [])]
+
+
+def _first(names: Iterable[str]) -> str:
+    return ", ".join(list(OrderedDict.fromkeys(names))[:_MOST])
 
 
 def _measured(result: _Rank) -> List[str]:
     """Return the network measurements between the nodes of a job without MPI."""
-    found = result.get("network")
-    if not isinstance(found, Mapping):
+    network = result.get("network")
+    if not isinstance(network, Mapping):
         return []
-    figures = (_text(found.get("latency_us")), _text(found.get("bandwidth_mb_s")))
+    figures = (_text(network.get("latency_us")), _text(network.get("bandwidth_mb_s")))
     return ["between the nodes: {} us, {} MB/s".format(*figures)]
 
 

@@ -1,7 +1,7 @@
 """The probe's measurements besides the ranks themselves: records, and the findings about them. Pure."""
 
 import re
-from typing import Any, Callable, Mapping, NamedTuple, Optional, Pattern, Sequence, Tuple
+from typing import Iterable, Iterator, Mapping, NamedTuple, Optional, Pattern, Sequence, Tuple
 
 from deployer.contract.base import records
 from deployer.contract.base.json_records import Record
@@ -17,6 +17,10 @@ _PINNED = 64 * 1024 * 1024
 #: Bytes of /dev/shm per rank of a node. Ranks of a node communicate through it. If less is free, this may explain a
 #: crash of MPI at its start: the kernel ends ranks with SIGBUS, without a message, when /dev/shm is full.
 _SHARED = 8 * 1024 * 1024
+
+
+#: The code and the values of a finding.
+Noted = Tuple[str, Record]
 
 
 class Limit(NamedTuple):
@@ -103,49 +107,50 @@ class Measures(NamedTuple):
     limits: Mapping[str, int] = {}
 
 
-def explain(free: Optional[int], ranks_per_node: int, note: Callable[..., Any], sure: bool = False) -> None:
-    """Call ``note`` if too little free space in /dev/shm may have ended a rank.
+def explain(free: Optional[int], ranks_per_node: int, sure: bool = False) -> Iterator[Noted]:
+    """Yield a finding if too little free space in /dev/shm may have ended a rank.
 
     Args:
         free: bytes that were free; None if unknown.
-        note: receives the code and the values of a finding.
         sure: a signal shows that this was the reason; otherwise the rank ended in MPI_Init.
     """
     if (ranks_per_node > 1 or sure) and free is not None and free < ranks_per_node * _SHARED:
-        note("limits.shm", folder="/dev/shm", free=free, ranks=ranks_per_node)  # noqa: S108
+        yield "limits.shm", {"folder": "/dev/shm", "free": free, "ranks": ranks_per_node}  # noqa: S108
 
 
-def low(limits: Mapping[str, int], note: Callable[..., Any]) -> None:
-    """Call ``note`` for each process limit that may have ended MPI at its start."""
-    _note(limits, [name for name, limit in LIMITS.items() if limits.get(name, limit.low) < limit.low], note)
+def low(limits: Mapping[str, int]) -> Iterator[Noted]:
+    """Yield a finding for each process limit that may have ended MPI at its start."""
+    return _noted(limits, (name for name, limit in LIMITS.items() if limits.get(name, limit.low) < limit.low))
 
 
-def reached(limits: Mapping[str, int], signal: Optional[int], said: str, note: Callable[..., Any]) -> None:
-    """Call ``note`` for each process limit that was reached according to a signal or the line ``said``."""
-    _note(limits, [name for name, each in LIMITS.items() if each.line.search(said) or signal in each.signals], note)
+def reached(limits: Mapping[str, int], signal: Optional[int], line: str) -> Iterator[Noted]:
+    """Yield a finding for each process limit that was reached according to a signal or a line of a program."""
+    return _noted(limits, (name for name, each in LIMITS.items() if each.line.search(line) or signal in each.signals))
 
 
-def _note(limits: Mapping[str, int], names: Sequence[str], note: Callable[..., Any]) -> None:
+def _noted(limits: Mapping[str, int], names: Iterable[str]) -> Iterator[Noted]:
     for name in names:
         if name in limits:
-            note("limits.process", value=limits[name], option=name, limit=LIMITS[name].words)
+            yield "limits.process", {"value": limits[name], "option": name, "limit": LIMITS[name].words}
 
 
-def judge(found: Measures, expects: Sequence[str], provider: Optional[str], note: Callable[..., Any]) -> None:
-    """Call ``note`` with the code and values of each finding about one rank; ``provider`` is libfabric's provider."""
-    if (provider or "").split(";")[0] in _PINNING and found.memlock is not None and found.memlock < _PINNED:
-        note("limits.memlock", limit=found.memlock, provider=provider, needed=_PINNED)
-    if found.allreduce and found.allreduce.wrong:
-        note("mpi.allreduce", wrong=found.allreduce.wrong)
-    if GPU in expects and found.gpu and found.gpu.reason:
-        note("gpu.unusable", reason=found.gpu.reason)
+def judge(measures: Measures, expects: Sequence[str], provider: Optional[str]) -> Iterator[Noted]:
+    """Yield the findings about a rank's measurements; ``provider`` is libfabric's provider."""
+    memlock, allreduce, gpu = measures.memlock, measures.allreduce, measures.gpu
+    if (provider or "").split(";")[0] in _PINNING and memlock is not None and memlock < _PINNED:
+        yield "limits.memlock", {"limit": memlock, "provider": provider, "needed": _PINNED}
+    if allreduce and allreduce.wrong:
+        yield "mpi.allreduce", {"wrong": allreduce.wrong}
+    if GPU in expects and gpu and gpu.reason:
+        yield "gpu.unusable", {"reason": gpu.reason}
 
 
-def shown(found: Optional[Measures]) -> Record:
+def shown(measures: Optional[Measures]) -> Record:
     """Return a rank's measurements for result.json; GPUs are shown only for the rank that measured them."""
+    memlock, allreduce, gpu, shm, _ = measures or Measures(None)
     return {
-        "memlock": found.memlock if found else None,
-        "shm": found.shm if found else None,
-        "allreduce": found.allreduce.shown() if found and found.allreduce else None,
-        "gpu": records.plain(found.gpu) if found else None,
+        "memlock": memlock,
+        "shm": shm,
+        "allreduce": allreduce.shown() if allreduce else None,
+        "gpu": records.plain(gpu),
     }

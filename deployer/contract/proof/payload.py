@@ -1,11 +1,9 @@
-"""A rank's record about its payload, for reading; the rank writes it with ``rank_record``."""
+"""A rank's record about its payload, which ``evidence`` reads; the rank writes it with ``rank_record``."""
 
 from typing import List, NamedTuple, Optional, Sequence, Tuple
 
-from deployer.contract.base import json_records, records
+from deployer.contract.base import records
 from deployer.contract.base.json_records import Record
-
-PAYLOAD = "payload"
 
 
 class MappedLibrary(NamedTuple):
@@ -134,8 +132,3 @@ class PayloadRecord(NamedTuple):
     def refusal(self) -> Optional[str]:
         """Return why the payload must not continue, or None if it may."""
         return self.itex.reason if self.itex else None
-
-
-def read_payload(data: bytes, what: str) -> PayloadRecord:
-    """Parse the record of a payload. Raises UsageError."""
-    return records.read(PayloadRecord, json_records.loads(data, PAYLOAD, what, own=True))

@@ -40,12 +40,12 @@ class BatchWords(NamedTuple):
 
 WORDS = {
     "slurm": BatchWords(
-        "srun %s",
-        "exclude the node (--directive=--exclude=NODE)",
-        "the plan's pmi and `srun --mpi=list`, and check that the container receives PMI_*, PMIX_* and SLURM_*",
-        "--cpus-per-task and --cpu-bind in job.sh and the site's task plugin",
-        "sinfo -o %m",
-        "sinfo -s",
+        on_node="srun %s",
+        exclude="exclude the node (--directive=--exclude=NODE)",
+        pmi="the plan's pmi and `srun --mpi=list`, and check that the container receives PMI_*, PMIX_* and SLURM_*",
+        cpus="--cpus-per-task and --cpu-bind in job.sh and the site's task plugin",
+        memory="sinfo -o %m",
+        partitions="sinfo -s",
         gpus="gres",
         gpu_words=("gres", "gpus-per-node"),
         gpu_source="gres (sinfo -o %G)",
@@ -53,14 +53,14 @@ WORDS = {
         libraries="slurm|munge",
     ),
     "gridengine": BatchWords(
-        "%s, in a job (qsub)",
+        on_node="%s, in a job (qsub)",
         memory="qhost",
         partitions="qconf -sql",
         gpu_source="a resource's name (qconf -sc)",
         programs="qsub qstat qdel",
     ),
     "pbs": BatchWords(
-        "%s, in a job (qsub)",
+        on_node="%s, in a job (qsub)",
         memory="pbsnodes -a",
         partitions="qstat -Q",
         gpus="ngpus",
@@ -70,7 +70,7 @@ WORDS = {
         libraries="pbs|torque",
     ),
     "lsf": BatchWords(
-        "%s, in a job (bsub)",
+        on_node="%s, in a job (bsub)",
         memory="lshosts",
         partitions="bqueues",
         gpus="gpu",
@@ -78,8 +78,10 @@ WORDS = {
         programs="bsub bjobs bkill",
         libraries="lsf|bat",
     ),
-    "hosts": BatchWords("ssh NODE %s", "remove the node from `hosts` in the site's profile", gpu_words=()),
-    "local": BatchWords("%s", gpu_words=()),
+    "hosts": BatchWords(
+        on_node="ssh NODE %s", exclude="remove the node from `hosts` in the site's profile", gpu_words=()
+    ),
+    "local": BatchWords(on_node="%s", gpu_words=()),
 }
 
 

@@ -143,40 +143,38 @@ class _Path(NamedTuple):
 def compare(before: Record, after: Record) -> List[Drift]:
     """Return how the captured facts ``after`` differ from those of ``before``, the most severe first."""
     whole = "scheduler" in after  # the capture of one node has only one partition
-    found = []
+    drifts = []
     for path, kind, was, now in _differences(before, after, _Path()):
         if kind == NEW:
-            found.append(Drift(path.place, kind, was, now, NOTE, "the profile does not list it"))
+            drifts.append(Drift(path.place, kind, was, now, NOTE, "the profile does not list it"))
         elif whole or not (kind == GONE and path.field == "partitions.*"):
-            found.append(Drift(path.place, kind, was, now, *_meaning(path.field)))
-    return _sorted(found)
+            drifts.append(Drift(path.place, kind, was, now, *_meaning(path.field)))
+    return _sorted(drifts)
 
 
 def between(before: Record, after: Record) -> List[Drift]:
     """Return every difference between two profiles, the most severe first, unknown and missing fields included."""
-    found = []
+    drifts = []
     for path, kind, was, now in _all_differences(before, after, _Path()):
         severity, meaning = _meaning(path.field)
         if kind == NEW and path.field in ("partitions.*", "mpi.*"):
             severity, meaning = NOTE, "existing plans do not use it and stay valid"
         elif kind == NEW and severity == ERROR:
             severity = WARNING  # something was added
-        found.append(Drift(path.place, kind, was, now, severity, meaning))
+        drifts.append(Drift(path.place, kind, was, now, severity, meaning))
     default = [next(iter(profile.get("partitions") or ()), None) for profile in (before, after)]
     if default[0] != default[1] and None not in default:
-        found.append(Drift("partitions", CHANGED, default[0], default[1], *_meaning("partitions")))
-    return _sorted(found)
+        drifts.append(Drift("partitions", CHANGED, default[0], default[1], *_meaning("partitions")))
+    return _sorted(drifts)
 
 
-def _sorted(found: List[Drift]) -> List[Drift]:
-    return sorted(found, key=lambda drift: (_ORDER[drift.severity], drift.place, drift.kind))
+def _sorted(drifts: List[Drift]) -> List[Drift]:
+    return sorted(drifts, key=lambda drift: (_ORDER[drift.severity], drift.place, drift.kind))
 
 
 def _meaning(field: str) -> Tuple[str, str]:
-    for pattern, severity, meaning in _MEANINGS:
-        if re.search(pattern, field):
-            return severity, meaning
-    return UNKNOWN
+    meanings = ((severity, meaning) for pattern, severity, meaning in _MEANINGS if re.search(pattern, field))
+    return next(meanings, UNKNOWN)
 
 
 _Difference = Tuple[_Path, str, Any, Any]
@@ -191,12 +189,9 @@ def _differences(before: Record, after: Record, above: _Path) -> Iterator[_Diffe
         was, now = before.get(key), after.get(key)
         if isinstance(was, dict) and isinstance(now, dict) and "dynamic" not in was:
             yield from _differences(was, now, path)
-        elif key not in after:
+        elif key not in before or key not in after:
             if things:
-                yield path, GONE, was, None
-        elif key not in before:
-            if things:
-                yield path, NEW, None, now
+                yield path, NEW if key in after else GONE, was, now
         elif isinstance(was, list) and isinstance(now, list):
             yield from _of_lists(path, was, now)
         elif not _same(path.field, was, now):
@@ -245,8 +240,8 @@ def _short(value: Any) -> str:
     if isinstance(value, dict) and isinstance(value.get("dynamic"), dict):
         return "build id %s" % (value["dynamic"].get("build_id") or "none")
     if isinstance(value, dict):
-        said = {key: each for key, each in value.items() if not isinstance(each, dict) and each not in _NOTHING}
-        return ", ".join(f"{key} {_short(each)}" for key, each in said.items())[:200]
+        shown = {key: each for key, each in value.items() if not isinstance(each, dict) and each not in _NOTHING}
+        return ", ".join(f"{key} {_short(each)}" for key, each in shown.items())[:200]
     if isinstance(value, list):
         return ", ".join(map(_short, value))[:200]
     return str(value)[:200]
@@ -254,14 +249,14 @@ def _short(value: Any) -> str:
 
 def resolved(profile: Record) -> Record:
     """Return a profile whose partitions include the shared top-level values that they do not override."""
-    if not profile.get("partitions"):
+    partitions = profile.get("partitions")
+    if not partitions:
         return profile
     top = {key: profile[key] for key in SHARED if key in profile}
     result: Dict[str, Any] = {key: value for key, value in profile.items() if key not in SHARED}
-    partitions = profile.get("partitions")
     if isinstance(partitions, dict):
         result["partitions"] = {
-            name: {**own, **top, **{key: own[key] for key in own if own[key] not in _NOTHING}}
+            name: {**own, **top, **{key: value for key, value in own.items() if value not in _NOTHING}}
             if isinstance(own, dict)
             else own
             for name, own in partitions.items()

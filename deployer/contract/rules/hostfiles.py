@@ -55,22 +55,22 @@ class HostFile(NamedTuple):
 
     @staticmethod
     def read(fields: Fields) -> "HostFile":
-        found = records.read(HostFile, fields)
-        if not _NAME.match(found.name) or found.kind not in (FILE, DIRECTORY, LINK):
-            raise fields.error(f"{fields.what}: {found.kind} {found.name!r} is not for {FOLDER}")
-        return found
+        file = records.read(HostFile, fields)
+        if not _NAME.match(file.name) or file.kind not in (FILE, DIRECTORY, LINK):
+            raise fields.error(f"{fields.what}: {file.kind} {file.name!r} is not for {FOLDER}")
+        return file
 
 
-def for_image(found: Sequence[HostFile], exists: Callable[[str], bool]) -> List[HostFile]:
+def for_image(files: Sequence[HostFile], exists: Callable[[str], bool]) -> List[HostFile]:
     """Return the files for an image; ``exists`` returns whether the image has an absolute path.
 
     Both sides call this function, so that `check` and the job use the same files.
     """
-    return [item for item in found if not (item.spare and _has(item.name.rpartition("/")[2], exists))]
 
+    def is_there(name: str) -> bool:
+        return any(exists("{}/{}".format(folder, name.rpartition("/")[2])) for folder in _SYSTEM)
 
-def _has(library: str, exists: Callable[[str], bool]) -> bool:
-    return any(exists(f"{folder}/{library}") for folder in _SYSTEM)
+    return [file for file in files if not (file.spare and is_there(file.name))]
 
 
 def of_system(path: str) -> bool:
@@ -80,9 +80,5 @@ def of_system(path: str) -> bool:
 
 def library_path(environment: Mapping[str, str], image: Mapping[str, str]) -> str:
     """Return LD_LIBRARY_PATH: the plan's folders, then the image's own, each once."""
-    folders: List[str] = []
-    for values in (environment, image):
-        for folder in values.get("LD_LIBRARY_PATH", "").split(":"):
-            if folder and folder not in folders:  # an empty entry would be the current folder
-                folders.append(folder)
-    return ":".join(folders)
+    folders = [folder for values in (environment, image) for folder in values.get("LD_LIBRARY_PATH", "").split(":")]
+    return ":".join(dict.fromkeys(filter(None, folders)))  # an empty entry would be the current folder

@@ -38,9 +38,8 @@ class Checked(NamedTuple):
     def said(self) -> str:
         """Return the verdict, with the jobs to which it applies unless it applies to all."""
         jobs = {item.job for item in self.against}
-        return (
-            "{} for job {}".format(self.verdict, ", ".join(sorted(jobs))) if jobs and "" not in jobs else self.verdict
-        )
+        of_jobs = " for job " + ", ".join(sorted(jobs)) if jobs and "" not in jobs else ""
+        return self.verdict + of_jobs
 
     @property
     def meaning(self) -> str:
@@ -54,9 +53,7 @@ class Checked(NamedTuple):
     @property
     def by(self) -> str:
         """Return the other deployer version that made the verdict, to follow it in a text; empty for this version."""
-        if self.deployer == __version__:
-            return ""
-        return f" (by deployer {self.deployer}; this is {__version__})"
+        return "" if self.deployer == __version__ else f" (by deployer {self.deployer}; this is {__version__})"
 
     def of_job(self, name: str) -> "Checked":
         """Return the verdict on one job, without findings that are only about other jobs."""

@@ -4,8 +4,8 @@ import os
 from typing import Callable, List, NamedTuple, Optional, Sequence, Tuple
 
 from deployer.contract.base.errors import DeployerError, UsageError
-from deployer.contract.proof import report
-from deployer.contract.proof.report import Run
+from deployer.contract.proof import measured_runs
+from deployer.contract.proof.measured_runs import Run
 from deployer.site.jobs import jobs, result
 from deployer.site.storage.store import Store
 from deployer.system import files
@@ -41,7 +41,7 @@ def collect(references: Sequence[str], store: Optional[Callable[[], Store]]) -> 
         if not folder and not files.is_file(path):
             raise UsageError(f"there is no {path}", "give a job's folder, or its result.json")
         try:
-            runs.append(report.of_result(result.read(path) if folder else result.read_file(path)))
+            runs.append(measured_runs.of_result(result.read(path) if folder else result.read_file(path)))
         except DeployerError as error:
             left_out.append((reference, error.message))
     return Collected(runs, left_out)

@@ -6,13 +6,14 @@ The evaluating modules are imported only for that, because `status` and `jobs` o
 import os
 import re
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Tuple, TypeVar
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Tuple, Type, TypeVar
 
 from deployer.contract.base import json_records
 from deployer.contract.base.errors import DeployerError, SpaceError, UsageError
 from deployer.contract.base.json_records import Fields
 from deployer.contract.proof import evidence
-from deployer.contract.proof.evidence import Launch
+from deployer.contract.proof.evidence import HostRecord, Launch, NetworkRecord, NodeRecord, ProbeRecord
+from deployer.contract.proof.payload import PayloadRecord
 from deployer.contract.rules.findings import Finding, finding
 from deployer.contract.site.plan import CANARY_TEXT
 from deployer.site.jobs import result_reserve
@@ -21,7 +22,7 @@ from deployer.system import files
 
 if TYPE_CHECKING:
     from deployer.site.proof.causes import Told
-    from deployer.site.proof.result import Evidence, Judgement, StepOutcome
+    from deployer.site.proof.result import Evidence, StepOutcome
 
 LAUNCH_FILE = "job.json"
 RESULT_FILE = "result.json"
@@ -60,8 +61,8 @@ _STEPS = "steps"
 _T = TypeVar("_T")
 
 
-def write_result(folder: str, outcome: "StepOutcome") -> "Judgement":
-    """Evaluate the job in ``folder`` after ``outcome`` and write its result.json. Raises DeployerError."""
+def write_result(folder: str, outcome: "StepOutcome") -> json_records.Record:
+    """Evaluate the job in ``folder`` after ``outcome``; write and return its result.json. Raises DeployerError."""
     from deployer.site.jobs import rendezvous
     from deployer.site.proof.result import HOSTS, PAYLOAD, assemble
 
@@ -79,21 +80,21 @@ def write_result(folder: str, outcome: "StepOutcome") -> "Judgement":
             result_reserve.release(folder)
             outcome = outcome._replace(full=error.message)
     steps = _steps(folder, outcome)
-    verdict = assemble(started, found, outcome, steps)
+    record = assemble(started, found, outcome, steps)
     try:
-        write(folder, verdict.record)
+        write(folder, record)
     except SpaceError as error:
         # Other writes to this folder have failed too: evidence, the log, perhaps the payload's output.
         result_reserve.release(folder)
-        verdict = assemble(started, found, outcome._replace(full=error.message), steps)
-        write(folder, verdict.record)
-    if outcome.step == PAYLOAD or verdict.exit_code:
+        record = assemble(started, found, outcome._replace(full=error.message), steps)
+        write(folder, record)
+    if outcome.step == PAYLOAD or record["exit_code"]:
         result_reserve.release(folder)
     else:
         result_reserve.keep_on(folder, started.ranks)  # in case its batch system starts the job again
         with suppress(DeployerError):  # without it, more of the log is attributed to the payload
             files.write_text(os.path.join(folder, HOSTS_FOLDER, _LOG_FROM), "%d" % _log_size(folder))
-    return verdict
+    return record
 
 
 def _steps(folder: str, outcome: "StepOutcome") -> List[json_records.Record]:
@@ -166,23 +167,22 @@ def launch(folder: str) -> Launch:
 
 def gather(folder: str) -> "Evidence":
     """Read all evidence of a job's steps; unreadable records count as missing."""
-    from deployer.contract.proof.payload import read_payload
     from deployer.site.proof.result import Evidence
 
     payload, reason = _payload(os.path.join(folder, PAYLOAD_FILE))
     hosts = texts(os.path.join(folder, HOSTS_FOLDER))
     ranks = texts(os.path.join(folder, RANKS_FOLDER))
-    for record in _read_all(ranks, r"node-.+\.json", evidence.read_node):
+    for record in _read_all(ranks, r"node-.+\.json", NodeRecord):
         ranks.update(record.files)
     return Evidence(
-        _read_all(hosts, r".+\.json", evidence.read_host),
-        _read_all(ranks, r"probe-\d+\.json", evidence.read_probe),
-        _read_all(ranks, r"payload-\d+\.json", read_payload),
-        _last_lines(ranks),
-        payload,
-        reason,
-        _roots(hosts),
-        networks=_read_all(hosts, r".+" + re.escape(evidence.NETWORK_SUFFIX), evidence.read_network),
+        hosts=_read_all(hosts, r".+\.json", HostRecord),
+        probes=_read_all(ranks, r"probe-\d+\.json", ProbeRecord),
+        payloads=_read_all(ranks, r"payload-\d+\.json", PayloadRecord),
+        logs=_last_lines(ranks),
+        payload=payload,
+        payload_error=reason,
+        roots=_roots(hosts),
+        networks=_read_all(hosts, r".+" + re.escape(evidence.NETWORK_SUFFIX), NetworkRecord),
     )
 
 
@@ -234,13 +234,13 @@ def _plain(name: str, record: str) -> str:
     return record
 
 
-def _read_all(known: Mapping[str, str], pattern: str, parse: Callable[[bytes, str], _T]) -> List[_T]:
+def _read_all(known: Mapping[str, str], pattern: str, kind: Type[_T]) -> List[_T]:
     found = []
     is_one = re.compile(f"^{pattern}$").match
     for name in sorted(known):
         if is_one(name):
             try:
-                found.append(parse(known[name].encode(), name))
+                found.append(evidence.read(kind, known[name].encode(), name))
             except UsageError:
                 continue  # truncated by the failure of a node: it counts as missing
     return found

@@ -8,7 +8,7 @@ log has nothing else.
 """
 
 import re
-from typing import Dict, List, Mapping, NamedTuple, Optional, Pattern, Sequence, Tuple
+from typing import List, Mapping, NamedTuple, Optional, Pattern, Sequence, Tuple
 
 from deployer.contract.base.text import printable
 from deployer.contract.rules.findings import Finding, finding
@@ -108,16 +108,18 @@ _ERROR = re.compile(
     re.IGNORECASE,
 )
 
-_READ_ONLY = re.compile(r"Read-only file system|\bEROFS\b|\berrno = 30\b", re.IGNORECASE)
-#: The wording of libc, curl, wget, Python, requests, Hugging Face's hub and Java.
-_NO_NETWORK = re.compile(
-    r"Name or service not known|Temporary failure in name resolution|Could not resolve (host|proxy)"
-    r"|unable to resolve host|getaddrinfo failed|NameResolutionError|No address associated with hostname"
-    r"|Name does not resolve|nodename nor servname|UnknownHostException|Network is unreachable"
-    r"|couldn't connect to 'https?:|LocalEntryNotFoundError|Max retries exceeded with url",
-    re.IGNORECASE,
-)
-_CAUSES = (("payload.read-only", _READ_ONLY), ("payload.no-network", _NO_NETWORK))
+#: The findings about a line of the payload. For the network: the wording of libc, curl, wget, Python, requests, Hugging
+#: Face's hub and Java.
+_CAUSES = (
+    ("payload.read-only", re.compile(r"Read-only file system|\bEROFS\b|\berrno = 30\b", re.IGNORECASE)),
+    ("payload.no-network", re.compile(
+        r"Name or service not known|Temporary failure in name resolution|Could not resolve (host|proxy)"
+        r"|unable to resolve host|getaddrinfo failed|NameResolutionError|No address associated with hostname"
+        r"|Name does not resolve|nodename nor servname|UnknownHostException|Network is unreachable"
+        r"|couldn't connect to 'https?:|LocalEntryNotFoundError|Max retries exceeded with url",
+        re.IGNORECASE,
+    )),
+)  # fmt: skip
 #: The findings about a runtime that does not start a container, by its message; the last one applies to all others.
 _RUNTIMES = (
     ("runtime.namespaces", re.compile("namespaces")),
@@ -153,37 +155,32 @@ def told(text: str) -> Told:
     """Return what the end of a log shows; ``text`` may begin within a line and contain anything."""
     whole = re.split(r"[\r\n]+", text)
     plain = [line.strip() for line in whole]
-    ends: Dict[str, str] = {}
-    before = len(plain)  # whatever follows such a line is its consequence
-    for state, end in ENDS.items():
-        at = next((at for at, line in enumerate(plain) if end.line.search(line)), None)
-        if at is not None:
-            ends[state] = _shown(plain[at])
-            before = min(before, at)
-    added = next((_shown(line) for line in plain if _ADDED.search(line)), None)
-    first = next((line for line in plain[:before] if _LOADER_OR_MPI.search(line)), None)
+    ends = {state: line for state, end in ENDS.items() for line in list(filter(end.line.search, plain))[:1]}
+    before = min(map(plain.index, ends.values()), default=len(plain))  # whatever follows such a line is its consequence
+    first = next(filter(_LOADER_OR_MPI.search, plain[:before]), None)
     lines, cut = _without_tracebacks(whole[:before])
     lines = [line for line in lines if line and not _OTHERS.search(line)]
-    causes = []
-    for code, pattern in _CAUSES:
-        shown = _last(lines, pattern)
-        if shown is not None:
-            causes.append((code, _shown(shown)))
     causing = [line for line in lines if not _FOLLOWS.search(line)]
-    best = first or _error(causing) or (_LOST if cut else None) or _error(lines)
-    error = None if best is None else _shown(best)
-    return Told(error, error or (_shown(lines[-1]) if lines else None), added, tuple(causes), ends)
+    error = first or _error(causing) or (_LOST if cut else None) or _error(lines)
+    last = error or (lines[-1] if lines else None)
+    return Told(
+        error=error and _shown(error),
+        last=last and _shown(last),
+        added=next(map(_shown, filter(_ADDED.search, plain)), None),
+        causes=tuple((code, _shown(line)) for code, part in _CAUSES for line in list(filter(part.search, lines))[-1:]),
+        ends={state: _shown(line) for state, line in ends.items()},
+    )
 
 
-def ended(subject: str, state: str, told_: Told) -> Finding:
+def ended(subject: str, state: str, log: Told) -> Finding:
     """Return the finding about an end that the batch system explains."""
-    end, line = ENDS[state], told_.ends.get(state)
+    end, line = ENDS[state], log.ends.get(state)
     return finding("job.ended", subject, why=end.why + (": " + line if line else ""), remedy=end.remedy)
 
 
-def of_runtime(said: str) -> str:
+def of_runtime(message: str) -> str:
     """Return the code for what a runtime printed instead of the content of a container."""
-    return next(code for code, pattern in _RUNTIMES if pattern.search(said))
+    return next(code for code, pattern in _RUNTIMES if pattern.search(message))
 
 
 def _without_tracebacks(whole: Sequence[str]) -> Tuple[List[str], bool]:
@@ -203,7 +200,8 @@ def _without_tracebacks(whole: Sequence[str]) -> Tuple[List[str], bool]:
 def _error(lines: Sequence[str]) -> Optional[str]:
     """Return an error among the last lines, else the first exception that ended a rank, or None."""
     exception = _exception(lines)
-    near = _last([line for line in lines if not _REPLACED.search(line)][-_NEAR:], _ERROR)
+    last_lines = [line for line in lines if not _REPLACED.search(line)][-_NEAR:]
+    near = next(filter(_ERROR.search, reversed(last_lines)), None)
     return exception if near is None or _EXCEPTION.search(near) else near
 
 
@@ -212,21 +210,16 @@ def _exception(lines: Sequence[str]) -> Optional[str]:
 
     Earlier ones may have been handled, and an exception that another one replaced has not ended the program.
     """
-    found = None
-    replaced = False
+    first, replaced = None, False
     for line in reversed(lines):
         if _EXCEPTION.search(line):
-            found = found if replaced and found else line
+            first = first if replaced and first else line
             replaced = False
         elif _REPLACED.search(line):
             replaced = True
-        elif found is not None:
+        elif first is not None:
             break
-    return found
-
-
-def _last(lines: Sequence[str], pattern: Pattern[str]) -> Optional[str]:
-    return next((line for line in reversed(lines) if pattern.search(line)), None)
+    return first
 
 
 def _shown(line: str) -> str:

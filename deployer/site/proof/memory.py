@@ -25,16 +25,17 @@ def explain(
         subject: the job.
     """
     failed = [item for item in payloads if item.exit_code or item.signal]
-    found = _counted([(item.host, item.oom_group) for item in failed], "in the job's control group")
-    if not found:
-        # A node's count includes processes of other jobs: it is used only for a rank that was killed.
-        found = _counted([(item.host, item.oom_node) for item in failed if _was_killed(item)], "on this node")
-    if not found and said is not None:
-        found.append(finding(CODE, subject, how="Slurm ended it for lack of memory: " + said))
-    if not found and first is not None and _was_killed(first) and first.oom_node is None and first.oom_group is None:
-        how = "rank %d was killed (SIGKILL) without a cancel: probably by the kernel, for lack of memory"
-        found.append(finding(CODE, first.host, how=how % first.task))
-    return found
+    in_group = _counted([(item.host, item.oom_group) for item in failed], "in the job's control group")
+    # A node's count includes processes of other jobs: it is used only for a rank that was killed.
+    on_node = _counted([(item.host, item.oom_node) for item in failed if _was_killed(item)], "on this node")
+    if in_group or on_node:
+        return in_group or on_node
+    if said is not None:
+        return [finding(CODE, subject, how="Slurm ended it for lack of memory: " + said)]
+    if first is None or not _was_killed(first) or (first.oom_node, first.oom_group) != (None, None):
+        return []
+    how = "rank %d was killed (SIGKILL) without a cancel: probably by the kernel, for lack of memory"
+    return [finding(CODE, first.host, how=how % first.task)]
 
 
 def _counted(counts: Sequence[Tuple[str, Optional[int]]], where: str) -> List[Finding]:
@@ -42,12 +43,12 @@ def _counted(counts: Sequence[Tuple[str, Optional[int]]], where: str) -> List[Fi
     most: Dict[str, int] = {}
     for host, count in counts:
         most[host] = max(most.get(host, 0), count or 0)
-    found = []
-    for host, count in sorted(most.items()):
-        if count:
-            how = "the kernel killed %d process%s %s for lack of memory" % (count, "" if count == 1 else "es", where)
-            found.append(finding(CODE, host, how=how))
-    return found
+    how = "the kernel killed %d process%s %s for lack of memory"
+    return [
+        finding(CODE, host, how=how % (count, "" if count == 1 else "es", where))
+        for host, count in sorted(most.items())
+        if count
+    ]
 
 
 def _was_killed(item: PayloadRecord) -> bool:

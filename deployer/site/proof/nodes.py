@@ -1,12 +1,15 @@
-"""Node names in texts: sort them by number, and group findings that differ only in the node."""
+"""Nodes and ranks in texts: sort nodes by number, and group findings that differ only in the node or the rank."""
 
 import re
 from collections import OrderedDict
-from typing import Collection, Dict, Iterable, List, Sequence, Tuple
+from typing import Container, Dict, Iterable, List, Sequence, Tuple
 
 from deployer.contract.rules.findings import Finding
+from deployer.site.proof.rank_record import render_numbers
 
 _PARTS = re.compile(r"(\d+)")
+_RANK = re.compile(r"rank [0-9]+$")
+_NODES, _RANKS = "nodes", "ranks"
 
 
 def order(name: str) -> List[Tuple[int, str]]:
@@ -22,7 +25,7 @@ def shown(names: Iterable[str]) -> str:
             ranges[-1].append(name)
         else:
             ranges.append([name])
-    return ", ".join("-".join(dict.fromkeys((each[0], each[-1]))) for each in ranges)
+    return ", ".join("-".join(dict.fromkeys((names[0], names[-1]))) for names in ranges)
 
 
 def _next(name: str) -> str:
@@ -34,15 +37,23 @@ def _next(name: str) -> str:
     return "".join(parts)
 
 
-def grouped(found: Sequence[Finding], nodes: Collection[str]) -> List[Finding]:
-    """Return findings in order, merging those that differ only in their node, one of ``nodes``."""
-    groups: Dict[Finding, List[str]] = OrderedDict()
+def rank(task: int) -> str:
+    """Return the subject of findings about a rank, by its task."""
+    return "rank %d" % task
+
+
+def grouped(found: Iterable[Finding], nodes: Container[str]) -> List[Finding]:
+    """Return findings in order, merging those that differ only in their rank, or in their node, one of ``nodes``."""
+    groups: Dict[Finding, Dict[str, None]] = OrderedDict()
     for item in found:
-        alone = item._replace(subject="") if item.subject in nodes else item
-        subjects = groups.setdefault(alone, [])
-        if item.subject not in subjects:
-            subjects.append(item.subject)
-    return [
-        item._replace(subject=subjects[0] if len(subjects) == 1 else "%d nodes: %s" % (len(subjects), shown(subjects)))
-        for item, subjects in groups.items()
-    ]
+        kind = _NODES if item.subject in nodes else _RANKS if _RANK.match(item.subject) else item.subject
+        groups.setdefault(item._replace(subject=kind), OrderedDict())[item.subject] = None
+    return [item._replace(subject=_subject(item.subject, list(subjects))) for item, subjects in groups.items()]
+
+
+def _subject(kind: str, subjects: Sequence[str]) -> str:
+    if len(subjects) == 1:
+        return subjects[0]
+    if kind == _RANKS:
+        return "ranks " + render_numbers({int(subject.partition(" ")[2]) for subject in subjects})
+    return "%d nodes: %s" % (len(subjects), shown(subjects))

@@ -32,46 +32,19 @@ _ESCAPED = {'"': '\\"', "\\": "\\\\"}
 
 def begun(task: int, host: str) -> "Dict[str, Any]":
     """Return the initial record (``payload.PayloadRecord``) of a payload."""
-    return {
-        "schema": "deployer.payload",
-        "format": 1,
-        "min_reader": 1,
-        "task": task,
-        "host": host,
-        "libraries": [],
-        "exit_code": None,
-        "signal": None,
-        "ended": None,
-        "shm": None,
-        "itex": None,
-        "oom_group": None,
-        "oom_node": None,
-        "communication": None,
-        "unset": [],
-        "together": [],
-    }
+    unknown = ("exit_code", "signal", "ended", "shm", "itex", "oom_group", "oom_node", "communication")
+    return {**_begun("payload", task, host), "libraries": [], **dict.fromkeys(unknown), "unset": [], "together": []}
 
 
 def probing(task: int, host: str) -> "Dict[str, Any]":
     """Return the initial record (``evidence.ProbeRecord``) of a rank."""
-    return {
-        "schema": "deployer.probe",
-        "format": 1,
-        "min_reader": 1,
-        "task": task,
-        "host": host,
-        "stage": LOADING,
-        "library": None,
-        "reason": None,
-        "rank": None,
-        "size": None,
-        "provider": None,
-        "thread_level": None,
-        "threads": None,
-        "cpus": "",
-        "measures": None,
-        "shared_memory": None,
-    }
+    unknown = ("library", "reason", "rank", "size", "provider", "thread_level", "threads")
+    known = {**_begun("probe", task, host), "stage": LOADING, **dict.fromkeys(unknown), "cpus": ""}
+    return {**known, "measures": None, "shared_memory": None}
+
+
+def _begun(schema: str, task: int, host: str) -> "Dict[str, Any]":
+    return {"schema": "deployer." + schema, "format": 1, "min_reader": 1, "task": task, "host": host}
 
 
 def line(name: str, text: str) -> bytes:
@@ -81,13 +54,13 @@ def line(name: str, text: str) -> bytes:
 
 def latest(text: str) -> "Dict[str, str]":
     """Return the last complete record of each name in the text of a node's file."""
-    found = {}
-    for each in text.split("\n"):
-        name, _, rest = each.partition(" ")
+    records = {}
+    for written in text.split("\n"):
+        name, _, rest = written.partition(" ")
         length, _, record = rest.partition(" ")
         if length == "%d" % len(record):
-            found[name] = record
-    return found
+            records[name] = record
+    return records
 
 
 def dumps(value: "Any") -> str:
@@ -116,13 +89,6 @@ def _escaped(character: str) -> str:
 
 def render_numbers(numbers: "Set[int]") -> str:
     """Return numbers as the kernel writes lists: ``0-3,8``."""
-    parts = []
-    ordered = sorted(numbers)
-    at = 0
-    while at < len(ordered):
-        end = at
-        while end + 1 < len(ordered) and ordered[end + 1] == ordered[end] + 1:
-            end += 1
-        parts.append(str(ordered[at]) if at == end else "%d-%d" % (ordered[at], ordered[end]))
-        at = end + 1
-    return ",".join(parts)
+    firsts = sorted([number for number in numbers if number - 1 not in numbers])
+    lasts = sorted([number for number in numbers if number + 1 not in numbers])
+    return ",".join(["%d" % first if first == last else "%d-%d" % (first, last) for first, last in zip(firsts, lasts)])

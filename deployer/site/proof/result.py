@@ -3,19 +3,25 @@
 Pure: records in, record out. ``site.jobs.result`` reads the records from the job's folder.
 """
 
-import functools
 import signal as signals
 import time
-from collections import Counter, OrderedDict
-from typing import Any, Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+from collections import Counter
+from typing import Any, Dict, FrozenSet, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from deployer.contract.base import json_records, records
 from deployer.contract.base.errors import Refused, SpaceError
 from deployer.contract.base.json_records import Record
 from deployer.contract.base.text import counted
 from deployer.contract.bundle.job import seconds
-from deployer.contract.proof import evidence, measurements
-from deployer.contract.proof.evidence import START_OPTION_KEY, HostRecord, Launch, NetworkRecord, ProbeRecord
+from deployer.contract.proof import measurements
+from deployer.contract.proof.evidence import (
+    START_OPTION_KEY,
+    HostRecord,
+    Launch,
+    NetworkRecord,
+    ProbeRecord,
+    parse_cpus,
+)
 from deployer.contract.proof.payload import MappedLibrary, PayloadRecord
 from deployer.contract.rules.findings import ERROR, WARNING, Finding, drifted, errors, finding
 from deployer.contract.site.network import common
@@ -39,8 +45,9 @@ REFUSED = Refused.exit_code
 #: The exit code of a job that another one can continue.
 SAVED = rank_record.SAVED
 
-#: Task and CPUs of each rank, by host.
-_ByHost = Dict[str, List[Tuple[int, FrozenSet[int]]]]
+
+#: Task and CPUs of each rank of a node.
+_Ranks = List[Tuple[int, FrozenSet[int]]]
 
 
 class StepOutcome(NamedTuple):
@@ -101,53 +108,28 @@ class Evidence(NamedTuple):
     networks: Sequence[NetworkRecord] = ()
 
 
-class Judgement(NamedTuple):
-    """The result of a step.
-
-    Attributes:
-        record: the result record.
-        exit_code: 0: the script continues; otherwise it ends with this code.
-    """
-
-    record: Record
-    exit_code: int
-
-
-def assemble(launch: Launch, found: Evidence, outcome: StepOutcome, steps: Sequence[Record] = ()) -> Judgement:
-    """Evaluate a job after ``outcome.step``; ``steps`` has the ends of its steps, in seconds after its start.
+def assemble(launch: Launch, evidence: Evidence, outcome: StepOutcome, steps: Sequence[Record] = ()) -> Record:
+    """Return the result record of a job after ``outcome.step``; ``steps`` has the ends of its steps, in seconds.
 
     After the payload, the exit code is that of the rank that failed first; it is 3 if the payload ended well but the
-    evidence has an error. After an earlier step that found no error, the record's exit code is None, with the finding
+    evidence has an error. After an earlier step that found no error, the exit code is None, with the finding
     ``job.unfinished``: this record remains if the job is killed before it can write its end.
     """
-    found = _from_outside(found)
-    findings = nodes.grouped(judge(launch, found, outcome), {item.host for item in found.hosts})
-    wrong = errors(findings)
-    if any(item.outside for item in found.payloads):
+    job = _Job(launch, evidence, outcome)
+    findings = job.findings()
+    exit_code = job.exit_code(bool(errors(findings)))
+    if any(item.outside for item in evidence.payloads):
         findings.append(finding("proof.outside", WHOLE_JOB))
-    findings += decided(launch)
+    findings += _decided(launch)
     if launch.straddling:
         findings.append(finding("layout.numa", WHOLE_JOB, reason=launch.straddling))
     if launch.runtime == NATIVE:
         findings.append(finding("runtime.native", WHOLE_JOB))
-    exit_code: Optional[int] = None
-    if outcome.step == PAYLOAD:
-        exit_code = payload_exit(found.payloads, outcome) or (SpaceError.exit_code if outcome.full else 0)
-        exit_code = exit_code or (REFUSED if wrong else SAVED if _has_saved(launch, found.payloads) else 0)
-    elif outcome.signal and wrong:
-        exit_code = 128 + signals.SIGTERM
-    elif outcome.full:
-        exit_code = SpaceError.exit_code
-    elif outcome.step == STAGED and outcome.exit_code:
-        exit_code = outcome.exit_code
-    elif wrong:
-        exit_code = REFUSED
-    else:
+    if exit_code is None:
         findings.append(finding("job.unfinished", WHOLE_JOB, why=""))
-    sizes = sorted({probe.size for probe in found.probes if probe.size is not None})
-    if any(item.unset for item in found.payloads):  # the payload's world differs from the probe's
-        sizes = []
-    record = json_records.stamped(
+    # A payload with unset variables has another world than the probe.
+    sizes = [] if any(item.unset for item in evidence.payloads) else job.sizes
+    return json_records.stamped(
         SCHEMA,
         {
             "bundle": launch.bundle,
@@ -163,44 +145,29 @@ def assemble(launch: Launch, found: Evidence, outcome: StepOutcome, steps: Seque
             "world_size": sizes[0] if sizes else None,
             "workers": launch.workers,
             "exit_code": exit_code,
-            "started": _utc(outcome.started),
+            "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(outcome.started)),
             "seconds": max(0, int(outcome.ended - outcome.started)),
             "waited": max(0, outcome.started - launch.created),
             "steps": steps,
             "check": _check(launch),
             "findings": [item.record() for item in findings],
-            "ranks": _ranks(launch, found),
-            "network": _shown_network(found),
-            "payload": found.payload,
+            "ranks": job.ranks(),
+            "network": _measured(evidence.networks),
+            "payload": evidence.payload,
         },
     )
-    return Judgement(record, exit_code or 0)
 
 
-def _from_outside(found: Evidence) -> Evidence:
-    """Return the evidence, with facts observed from outside in place of those that ranks could not prove."""
-    probes = list(found.probes)
-    for item in found.payloads:
-        seen = item.outside
-        if seen is not None:
-            size = None if seen.alone else seen.size
-            place = (item.task, item.host, rank_record.DONE, None, None, seen.rank, size, None, None)
-            probes.append(ProbeRecord(*place, seen.threads, seen.cpus))
-    return found._replace(probes=probes)
-
-
-def decided(launch: Launch) -> List[Finding]:
-    """Return, as notes, the users' decisions against ``check``: accepted codes, and a forced run.
+def _decided(launch: Launch) -> Iterator[Finding]:
+    """Yield, as notes, the users' decisions against ``check``: accepted codes, and a forced run.
 
     The rest of the result shows the consequences.
     """
-    notes = []
     for item in launch.checked.findings if launch.checked else ():
         accepted = launch.checked is not None and item.code in launch.checked.accepted
         if accepted or (launch.forced and item.severity == ERROR):
             code = "check.accepted" if accepted else "check.forced"
-            notes.append(finding(code, item.subject, rule=item.code, message=item.message, remedy=item.remedy))
-    return notes
+            yield finding(code, item.subject, rule=item.code, message=item.message, remedy=item.remedy)
 
 
 def _check(launch: Launch) -> Optional[Record]:
@@ -215,148 +182,9 @@ def _check(launch: Launch) -> Optional[Record]:
     }
 
 
-def payload_exit(payloads: Sequence[PayloadRecord], outcome: StepOutcome) -> int:
-    """Return the exit code of the rank that failed first, as a shell reports it.
-
-    srun's own code is the highest of all tasks. If srun ends ranks with a signal, that code hides the rank that failed.
-    """
-    first = first_failed(payloads)
-    if first is not None and outcome.exit_code != 0:
-        return first.exit_code or 128 + (first.signal or 0)
-    if outcome.exit_code == 0 and outcome.signal is not None:
-        return 128 + signals.SIGTERM  # it was stopped, even if it ended in good order
-    return outcome.exit_code
-
-
-def _has_saved(launch: Launch, payloads: Sequence[PayloadRecord]) -> bool:
-    """Return whether ranks saved their state to be continued, and none failed."""
-    codes = {item.exit_code for item in payloads}
-    return launch.warn is not None and SAVED in codes and codes <= {0, SAVED}
-
-
-def first_failed(payloads: Sequence[PayloadRecord]) -> Optional[PayloadRecord]:
-    """Return the record of the rank that failed first; one that exited by itself precedes any that a signal ended."""
-    failed = [item for item in payloads if item.exit_code or item.signal]
-    return min(failed, key=lambda item: (item.signal is not None, item.ended or 0, item.task)) if failed else None
-
-
-def judge(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Finding]:
-    """Return the findings, the first cause first; later steps are checked only if the job reached them."""
-    findings: List[Finding] = []
-    if outcome.module is not None:
-        return [finding("job.module", WHOLE_JOB, module=outcome.module)]
-    if outcome.setup is not None:
-        return [finding("job.setup", WHOLE_JOB, command=outcome.setup)]
-    if outcome.launcher is not None:
-        return [finding("job.launcher", WHOLE_JOB, launcher=outcome.launcher)]
-    if outcome.full is not None:
-        findings.append(finding("job.space", WHOLE_JOB, reason=outcome.full))
-    findings += found.image
-    findings += _stopped(launch, found.told, outcome)
-    findings += _hosts(launch, found, outcome)
-    roots = _roots(launch, found, outcome)
-    if outcome.step == STAGED and outcome.exit_code != 0 and not outcome.signal and not roots:
-        findings.append(
-            finding("stage.failed", WHOLE_JOB, reason=_why(found, outcome) or "exit %d" % outcome.exit_code)
-        )
-    findings += _network(launch, found, outcome)
-    findings += roots
-    if outcome.step in (PROBED, PAYLOAD):
-        findings += _probe(launch, found, outcome)
-    if outcome.step == PAYLOAD:
-        findings += _payload(launch, found, outcome)
-    return findings
-
-
-def _why(found: Evidence, outcome: StepOutcome) -> str:
-    """Return why a step failed, in its own words and those of its log."""
-    own, log = outcome.reason or "", found.told.reason or ""
-    return own if log in own else ": ".join(filter(None, (own, log)))
-
-
-def _stopped(launch: Launch, told: Told, outcome: StepOutcome) -> List[Finding]:
-    if outcome.signal is None:
-        return []
-    state = next((state for state in causes.ENDS if state in told.ends), "")
-    if state not in ("", "CANCELLED", "TIMEOUT"):
-        return [causes.ended(WHOLE_JOB, state, told)]
-    passed = int(outcome.ended - outcome.started)
-    limit = seconds(launch.time)
-    # The job's clock starts slightly before the script's.
-    if state == "TIMEOUT" or (not state and passed >= limit - 5):
-        why = "; an error before that: " + told.error if told.error else ""
-        return [finding("job.time-limit", WHOLE_JOB, limit=launch.time, why=why)]
-    sure = "" if state else ", or something else did: its log has no reason"
-    return [finding("job.stopped", WHOLE_JOB, signal=outcome.signal, seconds=passed, sure=sure)]
-
-
-def _host(item: HostRecord) -> List[Tuple[int, str]]:
-    """Return the sort key of records, without other fields, which may not be comparable."""
-    return nodes.order(item.host)
-
-
-def _hosts(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Finding]:
-    names = [item.host for item in found.hosts]
-    if outcome.step == HOSTS and outcome.exit_code != 0:
-        why = _why(found, outcome)
-        counts: Dict[str, Any] = {"exit": outcome.exit_code, "seen": len(names), "asked": launch.nodes}
-        return [finding("hosts.failed", WHOLE_JOB, why=": " + why if why else "", **counts)]
-    findings = []
-    if len(names) != launch.nodes:
-        counts = {"asked": launch.nodes, "seen": len(names), "hosts": nodes.shown(names) or "none"}
-        findings.append(finding("hosts.count", WHOLE_JOB, launch.scheduler, **counts))
-    counted_names = sorted(Counter(names).items(), key=lambda each: nodes.order(each[0]))
-    twice = [pair for pair in counted_names if pair[1] > 1]
-    findings += [finding("hosts.name", name, launch.scheduler, count=count) for name, count in twice]
-    for item in sorted(found.hosts, key=_host):
-        if item.identity is not None or not launch.mpi:  # otherwise its MPI is missing, which is reported below
-            findings += [finding("hosts.missing", item.host, path=path) for path in item.missing]
-    if launch.mpi:
-        first: Optional[HostRecord] = None
-        for item in sorted(found.hosts, key=_host):
-            here: Dict[str, Any] = {"library": launch.mpi.library, "identity": item.identity}
-            if item.identity is None:
-                findings.append(finding("mpi.host-missing", item.host, library=launch.mpi.library))
-            elif launch.mpi.identity and item.identity != launch.mpi.identity:
-                findings.append(finding("mpi.host-drift", item.host, expected=launch.mpi.identity, **here))
-            elif first is None:
-                first = item
-            elif item.identity != first.identity:
-                other: Dict[str, Any] = {"other": first.host, "expected": first.identity}
-                findings.append(finding("mpi.host-differs", item.host, **here, **other))
-            for path, identity in sorted(item.changed.items()):
-                findings.append(drifted(item.host, path, identity, launch.mpi.libraries.get(path, "another")))
-    return findings
-
-
-def _network(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Finding]:
-    """Return the findings about the network between the nodes of a job without MPI."""
-    if not launch.without_mpi or launch.nodes == 1 or len(found.hosts) != launch.nodes:
-        return []
-    first = found.hosts[0].host if found.hosts else ""
-    if common(first, {item.host: item.addresses for item in found.hosts}, launch.interface or "") is None:
-        wanted = f"no network over {launch.interface}" if launch.interface else "no network"
-        return [finding("net.none", WHOLE_JOB, wanted=wanted)]
-    if not found.networks and outcome.step != NETWORK:
-        return []
-    findings = [
-        finding("net.unreachable" if item.peers is None else "net.port", item.host, reason=item.reason)
-        for item in sorted(found.networks, key=lambda each: (each.peers is None, nodes.order(each.host)))
-        if item.reason is not None
-    ]
-    here = {item.host for item in found.networks}
-    findings += [finding("net.silent", item.host) for item in sorted(found.hosts, key=_host) if item.host not in here]
-    met = {name for item in found.networks for name in item.peers or ()}
-    if not findings and len(met) != launch.nodes - 1:
-        findings.append(finding("net.count", WHOLE_JOB, met=len(met) + 1, asked=launch.nodes))
-    if outcome.step == NETWORK and outcome.exit_code != 0 and not findings:
-        findings.append(finding("net.failed", WHOLE_JOB, exit=outcome.exit_code))
-    return findings
-
-
-def _shown_network(found: Evidence) -> Optional[Record]:
+def _measured(networks: Sequence[NetworkRecord]) -> Optional[Record]:
     """Return the measurements of the nodes of a job without MPI; None if there are none."""
-    measured = [item for item in found.networks if item.bytes_per_second is not None]
+    measured = [item for item in networks if item.bytes_per_second is not None]
     if not measured:
         return None
     slowest = min(measured, key=lambda item: item.bytes_per_second or 0)
@@ -368,318 +196,407 @@ def _shown_network(found: Evidence) -> Optional[Record]:
     }
 
 
-def _roots(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Finding]:
-    findings = []
-    for host, text in sorted(found.roots.items(), key=lambda each: nodes.order(each[0])):
-        if text != CANARY_TEXT:
-            said = " / ".join(text.strip().splitlines()[-2:]) or "it ended without a message"
-            # With the canary, the container started, but the file was missing or different.
-            code = "runtime.root" if CANARY in text else causes.of_runtime(said)
-            findings.append(finding(code, host, launch.scheduler, runtime=launch.runtime, said=said))
-    begun = found.roots and outcome.step not in (HOSTS, STAGED)  # in these, a node reads it only if all else is right
-    missing = launch.nodes - len(found.roots) if begun else 0
-    if not findings and missing:
-        left = "the step failed with exit code %d, and %s left no record"
-        said = left % (outcome.exit_code, counted(missing, "node"))
-        findings.append(finding("runtime.start", WHOLE_JOB, runtime=launch.runtime, said=said))
-    return findings
+class _Job:
+    """A job after a step: the request, the evidence, and how the step ended."""
 
+    def __init__(self, launch: Launch, evidence: Evidence, outcome: StepOutcome) -> None:
+        self.launch, self.evidence, self.outcome = launch, evidence, outcome
+        #: The ranks before the payload. Ranks of an image without Python were observed from outside instead.
+        self.probes = [*evidence.probes, *filter(None, map(_from_outside, evidence.payloads))]
+        #: The sizes of MPI worlds, and of jobs without MPI.
+        self.sizes = sorted({probe.size for probe in self.probes if probe.size is not None})
+        #: libfabric's provider. The library reports it on one rank only; all ranks have the same.
+        self.provider = next((probe.provider for probe in self.probes if probe.provider), None)
+        #: Whether the payload is expected to load an MPI library.
+        self.expects_mpi = launch.mpi is not None or any(probe.library for probe in self.probes)
+        #: The identity of the MPI library, by host.
+        self.identities = {node.host: node.identity for node in evidence.hosts}
+        failed = [item for item in evidence.payloads if item.exit_code or item.signal]
+        failed.sort(key=lambda item: (item.signal is not None, item.ended or 0, item.task))
+        #: The rank that failed first, or None; one that exited by itself precedes any that a signal ended.
+        self.first_failed = failed[0] if failed else None
 
-def _probe(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Finding]:
-    if not found.probes and outcome.step == PAYLOAD:
-        return [finding("probe.skipped", WHOLE_JOB)]
-    by_rank, seen = _ByRank(launch.scheduler), _Seen.of(found)
-    if len(found.probes) != launch.ranks:
-        by_rank.alone("probe.silent", WHOLE_JOB, count=launch.ranks - len(found.probes), asked=launch.ranks)
-    for probe in found.probes:
-        _judge_probe(launch, seen, probe, by_rank)
-    sizes = {probe.size for probe in found.probes if probe.size is not None}
-    if launch.without_mpi and sizes - {launch.ranks}:
-        by_rank.alone("net.world", WHOLE_JOB, size=_worlds(sizes), asked=launch.ranks)
-    elif sizes == {1} and launch.ranks > 1:
-        by_rank.alone("mpi.singletons", WHOLE_JOB, count=len(found.probes))
-    elif sizes and sizes != {launch.ranks}:
-        by_rank.alone("mpi.world-size", WHOLE_JOB, size=_worlds(sizes), asked=launch.ranks)
-    by_host = _by_host(found.probes)
-    findings = by_rank.findings() + _overlaps(launch.scheduler, by_host)
-    if launch.straddling is None:
-        findings += _crossings(found.hosts, by_host)
-    if outcome.step == PROBED and outcome.exit_code != 0 and not errors(findings):
-        why = _why(found, outcome)
-        findings.append(finding("probe.failed", WHOLE_JOB, exit=outcome.exit_code, why=": " + why if why else ""))
-    return findings
+    def exit_code(self, wrong: bool) -> Optional[int]:
+        """Return the job's exit code, or None if it continues; ``wrong``: there are findings of errors."""
+        outcome = self.outcome
+        full = SpaceError.exit_code if outcome.full else 0
+        if outcome.step == PAYLOAD:
+            return self._payload_exit() or full or (REFUSED if wrong else SAVED if self._has_saved() else 0)
+        if outcome.signal and wrong:
+            return 128 + signals.SIGTERM
+        return full or (outcome.exit_code if outcome.step == STAGED else 0) or (REFUSED if wrong else None)
 
+    def _payload_exit(self) -> int:
+        """Return the exit code of the rank that failed first, as a shell reports it.
 
-class _Seen(NamedTuple):
-    """Lookup tables for ranks, because a job may have a hundred thousand ranks.
+        srun's own code is the highest of all tasks. If srun ends ranks with a signal, that code hides the rank that
+        failed.
+        """
+        first, outcome = self.first_failed, self.outcome
+        if first is not None and outcome.exit_code != 0:
+            return first.exit_code or 128 + (first.signal or 0)
+        if outcome.exit_code == 0 and outcome.signal is not None:
+            return 128 + signals.SIGTERM  # it was stopped, even if it ended in good order
+        return outcome.exit_code
 
-    Attributes:
-        identities: the identity of the MPI library, by host.
-        provider: libfabric's provider.
-        logs: the last line of the probe's log, by task.
-    """
+    def _has_saved(self) -> bool:
+        """Return whether ranks saved their state to be continued, and none failed."""
+        codes = {item.exit_code for item in self.evidence.payloads}
+        return self.launch.warn is not None and SAVED in codes and codes <= {0, SAVED}
 
-    identities: Dict[str, Optional[str]]
-    provider: Optional[str]
-    logs: Mapping[int, str]
+    def findings(self) -> List[Finding]:
+        """Return the findings, the first cause first; later steps are checked only if the job reached them."""
+        outcome = self.outcome
+        if outcome.module is not None:
+            return [self._finding("job.module", module=outcome.module)]
+        if outcome.setup is not None:
+            return [self._finding("job.setup", command=outcome.setup)]
+        if outcome.launcher is not None:
+            return [self._finding("job.launcher", launcher=outcome.launcher)]
+        full = [] if outcome.full is None else [self._finding("job.space", reason=outcome.full)]
+        findings = [*full, *self.evidence.image, *self._stopped(), *self._hosts()]
+        roots = self._roots()
+        if outcome.step == STAGED and outcome.exit_code != 0 and not outcome.signal and not roots:
+            findings.append(self._finding("stage.failed", reason=self._why() or "exit %d" % outcome.exit_code))
+        findings += self._network() + roots
+        if outcome.step in (PROBED, PAYLOAD):
+            probed = list(self._probed())
+            if outcome.step == PROBED and outcome.exit_code != 0 and not errors(probed):
+                probed.append(self._finding("probe.failed", exit=outcome.exit_code, why=self._why(": ")))
+            findings += probed
+        if outcome.step == PAYLOAD:
+            findings += self._payload()
+        return nodes.grouped(findings, self.identities)
 
-    @staticmethod
-    def of(found: Evidence) -> "_Seen":
-        # The library reports its provider on one rank only; all ranks have the same.
-        provider = next((item.provider for item in found.probes if item.provider), None)
-        return _Seen({item.host: item.identity for item in found.hosts}, provider, found.logs)
+    def _finding(self, code: str, subject: str = WHOLE_JOB, **values: Any) -> Finding:
+        return finding(code, subject, self.launch.scheduler, **values)
 
+    def _why(self, before: str = "") -> str:
+        """Return why a step failed, in its own words and those of its log, after ``before`` unless it is empty."""
+        own, log = self.outcome.reason or "", self.evidence.told.reason or ""
+        why = own if log in own else ": ".join(filter(None, (own, log)))
+        return why and before + why
 
-def _worlds(sizes: Set[int]) -> str:
-    """Return the sizes of worlds in words: ``1 rank``, ``1 or 3 ranks``."""
-    *others, last = sorted(sizes)
-    return " or ".join([*map(str, others), counted(last, "rank")])
+    def _stopped(self) -> List[Finding]:
+        launch, told, outcome = self.launch, self.evidence.told, self.outcome
+        if outcome.signal is None:
+            return []
+        state = next((state for state in causes.ENDS if state in told.ends), "")
+        if state not in ("", "CANCELLED", "TIMEOUT"):
+            return [causes.ended(WHOLE_JOB, state, told)]
+        passed = int(outcome.ended - outcome.started)
+        # The job's clock starts slightly before the script's.
+        if state == "TIMEOUT" or (not state and passed >= seconds(launch.time) - 5):
+            why = "; an error before that: " + told.error if told.error else ""
+            return [self._finding("job.time-limit", limit=launch.time, why=why)]
+        sure = "" if state else ", or something else did: its log has no reason"
+        return [self._finding("job.stopped", signal=outcome.signal, seconds=passed, sure=sure)]
 
+    def _hosts(self) -> Iterator[Finding]:
+        launch, outcome = self.launch, self.outcome
+        names = [node.host for node in self.evidence.hosts]
+        counts: Dict[str, Any] = {"asked": launch.nodes, "seen": len(names)}
+        if outcome.step == HOSTS and outcome.exit_code != 0:
+            yield self._finding("hosts.failed", exit=outcome.exit_code, why=self._why(": "), **counts)
+            return
+        if len(names) != launch.nodes:
+            yield self._finding("hosts.count", hosts=nodes.shown(names) or "none", **counts)
+        for name, count in sorted(Counter(names).items(), key=lambda pair: nodes.order(pair[0])):
+            if count > 1:
+                yield self._finding("hosts.name", name, count=count)
+        in_order = sorted(self.evidence.hosts, key=lambda node: nodes.order(node.host))
+        for node in in_order:
+            if node.identity is not None or not launch.mpi:  # otherwise its MPI is missing, which is reported below
+                for path in node.missing:
+                    yield self._finding("hosts.missing", node.host, path=path)
+        yield from self._host_mpi(in_order)
 
-def _judge_probe(launch: Launch, seen: _Seen, probe: ProbeRecord, by_rank: "_ByRank") -> None:
-    """Add the findings about one rank in the container."""
-    if probe.stage != rank_record.DONE:
-        if probe.measures:
-            note = functools.partial(by_rank.add, probe.task)
-            measurements.explain(probe.measures.shm, launch.ranks_per_node, note)
-            measurements.low(probe.measures.limits, note)
-        by_rank.add(probe.task, "probe.unfinished", stage=probe.stage, last=seen.logs.get(probe.task, "no output"))
-    if probe.library is None:
-        if launch.mpi and probe.reason is not None:
-            by_rank.add(probe.task, "mpi.unmapped", reason=probe.reason)
-    elif not _judge_library(launch, seen, probe.task, probe.host, probe.library, by_rank):
-        says = probe.library.says
+    def _host_mpi(self, hosts: Sequence[HostRecord]) -> Iterator[Finding]:
+        """Yield the findings about the files of the site's MPI on the nodes."""
+        mpi = self.launch.mpi
+        if mpi is None:
+            return
+        first: Optional[HostRecord] = None
+        for node in hosts:
+            here: Dict[str, Any] = {"library": mpi.library, "identity": node.identity}
+            if node.identity is None:
+                yield self._finding("mpi.host-missing", node.host, library=mpi.library)
+            elif mpi.identity and node.identity != mpi.identity:
+                yield self._finding("mpi.host-drift", node.host, expected=mpi.identity, **here)
+            elif first is None:
+                first = node
+            elif node.identity != first.identity:
+                yield self._finding("mpi.host-differs", node.host, other=first.host, expected=first.identity, **here)
+            for path, identity in sorted(node.changed.items()):
+                yield drifted(node.host, path, identity, mpi.libraries.get(path, "another"))
+
+    def _network(self) -> List[Finding]:
+        """Return the findings about the network between the nodes of a job without MPI."""
+        launch, outcome = self.launch, self.outcome
+        hosts, networks = self.evidence.hosts, self.evidence.networks
+        if not launch.without_mpi or launch.nodes == 1 or len(hosts) != launch.nodes:
+            return []
+        first = hosts[0].host if hosts else ""
+        if common(first, {node.host: node.addresses for node in hosts}, launch.interface or "") is None:
+            wanted = f"no network over {launch.interface}" if launch.interface else "no network"
+            return [self._finding("net.none", wanted=wanted)]
+        if not networks and outcome.step != NETWORK:
+            return []
+        findings = [
+            self._finding("net.unreachable" if item.peers is None else "net.port", item.host, reason=item.reason)
+            for item in sorted(networks, key=lambda item: (item.peers is None, nodes.order(item.host)))
+            if item.reason is not None
+        ]
+        silent = {node.host for node in hosts} - {item.host for item in networks}
+        findings += [self._finding("net.silent", host) for host in sorted(silent, key=nodes.order)]
+        met = {name for item in networks for name in item.peers or ()}
+        if not findings and len(met) != launch.nodes - 1:
+            findings.append(self._finding("net.count", met=len(met) + 1, asked=launch.nodes))
+        if outcome.step == NETWORK and outcome.exit_code != 0 and not findings:
+            findings.append(self._finding("net.failed", exit=outcome.exit_code))
+        return findings
+
+    def _roots(self) -> List[Finding]:
+        launch, outcome, roots = self.launch, self.outcome, self.evidence.roots
+        findings = []
+        for host, text in sorted(roots.items(), key=lambda pair: nodes.order(pair[0])):
+            if text != CANARY_TEXT:
+                end = " / ".join(text.strip().splitlines()[-2:]) or "it ended without a message"
+                # With the canary, the container started, but the file was missing or different.
+                code = "runtime.root" if CANARY in text else causes.of_runtime(end)
+                findings.append(self._finding(code, host, runtime=launch.runtime, said=end))
+        # In the first steps, a node reads it only if everything else is right.
+        missing = launch.nodes - len(roots) if roots and outcome.step not in (HOSTS, STAGED) else 0
+        if not findings and missing:
+            left = "the step failed with exit code %d, and %s left no record"
+            end = left % (outcome.exit_code, counted(missing, "node"))
+            findings.append(self._finding("runtime.start", runtime=launch.runtime, said=end))
+        return findings
+
+    def _probed(self) -> Iterator[Finding]:
+        launch, count, sizes = self.launch, len(self.probes), self.sizes
+        if not count and self.outcome.step == PAYLOAD:
+            yield self._finding("probe.skipped")
+            return
+        if count != launch.ranks:
+            yield self._finding("probe.silent", count=launch.ranks - count, asked=launch.ranks)
+        for probe in self.probes:
+            yield from self._probed_rank(probe)
+        if sizes and sizes != [launch.ranks]:
+            code = "net.world" if launch.without_mpi else "mpi.singletons" if sizes == [1] else "mpi.world-size"
+            size = " or ".join([*map(str, sizes[:-1]), counted(sizes[-1], "rank")])
+            yield self._finding(code, size=size, asked=launch.ranks, count=count)
+        by_host: Dict[str, _Ranks] = {}
+        for probe in self.probes:
+            by_host.setdefault(probe.host, []).append((probe.task, parse_cpus(probe.cpus)))
+        for host, ranks in sorted(by_host.items()):
+            yield from self._overlap(host, ranks)
+        if launch.straddling is None:
+            for node in self.evidence.hosts:
+                yield from self._crossing(node, by_host.get(node.host, []))
+
+    def _probed_rank(self, probe: ProbeRecord) -> Iterator[Finding]:
+        """Yield the findings about a rank in the container."""
+        launch, library, measures = self.launch, probe.library, probe.measures
+        rank = nodes.rank(probe.task)
+        if probe.stage != rank_record.DONE:
+            if measures:
+                yield from _noted(rank, measurements.explain(measures.shm, launch.ranks_per_node))
+                yield from _noted(rank, measurements.low(measures.limits))
+            last = self.evidence.logs.get(probe.task, "no output")
+            yield self._finding("probe.unfinished", rank, stage=probe.stage, last=last)
+        others = self._not_the_hosts(rank, probe.host, [library] if library else [])
+        yield from others
+        if launch.mpi and library is None and probe.reason is not None:
+            yield self._finding("mpi.unmapped", rank, reason=probe.reason)
+        says = library.says if library and not others else None
         if launch.mpi and says is not None and not says.startswith(launch.mpi.says):
-            by_rank.add(probe.task, "mpi.version", says=says, expected=launch.mpi.says)
-    # "tcp;ofi_rxm" is tcp with a layer over it.
-    if launch.provider and probe.provider and probe.provider.split(";")[0] != launch.provider.split(";")[0]:
-        by_rank.add(probe.task, "mpi.provider", provider=probe.provider, expected=launch.provider)
-    if probe.measures:
-        note = functools.partial(by_rank.add, probe.task)
-        measurements.judge(probe.measures, launch.expects, seen.provider or launch.provider, note)
-    cpus = len(evidence.parse_cpus(probe.cpus))
-    if cpus < launch.threads:
-        by_rank.add(probe.task, "layout.pinning", threads=launch.threads, cpus=cpus)
+            yield self._finding("mpi.version", rank, says=says, expected=launch.mpi.says)
+        # "tcp;ofi_rxm" is tcp with a layer over it.
+        if launch.provider and probe.provider and probe.provider.split(";")[0] != launch.provider.split(";")[0]:
+            yield self._finding("mpi.provider", rank, provider=probe.provider, expected=launch.provider)
+        if measures:
+            provider = self.provider or launch.provider
+            yield from _noted(rank, measurements.judge(measures, launch.expects, provider))
+        cpus = len(parse_cpus(probe.cpus))
+        if cpus < launch.threads:
+            yield self._finding("layout.pinning", rank, threads=launch.threads, cpus=cpus)
 
+    def _not_the_hosts(self, rank: str, host: str, libraries: Sequence[MappedLibrary]) -> List[Finding]:
+        """Return a finding for each of a rank's MPI libraries that is not its host's."""
+        mpi, expected = self.launch.mpi, self.identities.get(host)
+        if mpi is None or expected is None:
+            return []
+        known = {"library": mpi.library, "expected": expected}
+        return [
+            self._finding("mpi.not-host-library", rank, path=library.path, identity=library.identity, **known)
+            for library in libraries
+            if library.identity != expected
+        ]
 
-def _by_host(probes: Sequence[ProbeRecord]) -> _ByHost:
-    """Sort the ranks by host, in order."""
-    found: _ByHost = {}
-    for probe in probes:
-        found.setdefault(probe.host, []).append((probe.task, evidence.parse_cpus(probe.cpus)))
-    return OrderedDict(sorted(found.items()))
-
-
-def _overlaps(scheduler: str, by_host: _ByHost) -> List[Finding]:
-    """Return a finding per node whose ranks share a CPU."""
-    findings = []
-    for host, ranks in by_host.items():
+    def _overlap(self, host: str, ranks: _Ranks) -> Iterator[Finding]:
+        """Yield the finding about a node whose ranks share a CPU."""
         users: Dict[int, Set[int]] = {}
         for task, cpus in ranks:
             for cpu in cpus:
                 users.setdefault(cpu, set()).add(task)
-        shared = {cpu for cpu, tasks in users.items() if len(tasks) > 1}
+        shared = {cpu: tasks for cpu, tasks in users.items() if len(tasks) > 1}
         if shared:
-            tasks = set().union(*(users[cpu] for cpu in shared))
-            who, where = rank_record.render_numbers(tasks), rank_record.render_numbers(shared)
-            findings.append(finding("layout.overlap", host, scheduler, ranks=who, cpus=where))
-    return findings
+            tasks = rank_record.render_numbers(set().union(*shared.values()))
+            yield self._finding("layout.overlap", host, ranks=tasks, cpus=rank_record.render_numbers(set(shared)))
 
-
-def _crossings(hosts: Sequence[HostRecord], by_host: _ByHost) -> List[Finding]:
-    """Return a finding per node on which the kernel runs ranks across NUMA domains without need."""
-    findings = []
-    for item in hosts:
-        domains = [evidence.parse_cpus(cpus) for cpus in item.numa]
-        tasks = set()
-        for task, cpus in by_host.get(item.host, ()):
-            fits = any(len(cpus) <= len(domain) for domain in domains)
-            if fits and not any(cpus <= domain for domain in domains):
-                tasks.add(task)
+    def _crossing(self, node: HostRecord, ranks: _Ranks) -> Iterator[Finding]:
+        """Yield the finding about a node on which the kernel runs ranks across NUMA domains without need."""
+        domains = [parse_cpus(cpus) for cpus in node.numa]
+        tasks = {
+            task
+            for task, cpus in ranks
+            if any(len(cpus) <= len(domain) for domain in domains) and not any(cpus <= domain for domain in domains)
+        }
         if tasks:
-            findings.append(finding("layout.crossing", item.host, ranks=rank_record.render_numbers(tasks)))
-    return findings
+            yield self._finding("layout.crossing", node.host, ranks=rank_record.render_numbers(tasks))
 
+    def _payload(self) -> Iterator[Finding]:
+        outcome, told, first = self.outcome, self.evidence.told, self.first_failed
+        limits = {probe.task: probe.measures.limits for probe in self.probes if probe.measures}
+        for item in self.evidence.payloads:
+            yield from self._payload_rank(item, limits.get(item.task, {}))
+        yield from self._communication()
+        stopped = first is not None and first.refusal is not None
+        failed = outcome.exit_code != 0 and outcome.signal is None and not stopped
+        if failed:
+            yield from memory.explain(self.evidence.payloads, first, told.ends.get("OUT_OF_MEMORY"), WHOLE_JOB)
+        for code, line in told.causes:
+            cause = self._finding(code, line=line)
+            # A payload that ended well may have caught the error and lost what it tried to write.
+            yield cause if failed else cause._replace(severity=WARNING)
+        if failed:
+            yield self._finding("payload.failed", how=self._how())
+        if self.evidence.payload_error is not None:
+            yield self._finding("payload.result", reason=self.evidence.payload_error)
 
-def _payload(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Finding]:
-    by_rank, seen = _ByRank(launch.scheduler), _Seen.of(found)
-    expected = launch.mpi is not None or any(probe.library for probe in found.probes)
-    limits = {probe.task: probe.measures.limits for probe in found.probes if probe.measures}
-    for item in found.payloads:
-        for library in item.libraries:
-            _judge_library(launch, seen, item.task, item.host, library, by_rank)
-        _judge_world(launch, item, by_rank)
-        if launch.mpi and item.outside and item.outside.static and not item.libraries:
-            by_rank.add(item.task, "mpi.static", path=item.outside.static, library=launch.mpi.library)
-        elif expected and not item.libraries and outcome.exit_code == 0:
-            by_rank.add(item.task, "payload.mpi-unseen")
+    def _payload_rank(self, item: PayloadRecord, limits: Mapping[str, int]) -> Iterator[Finding]:
+        """Yield the findings about a rank's payload; ``limits`` are those of its processes."""
+        launch, outside, rank = self.launch, item.outside, nodes.rank(item.task)
+        yield from self._not_the_hosts(rank, item.host, item.libraries)
+        if item.together:
+            yield self._finding("mpi.twice", rank, paths=" and ".join(item.together))
+        if launch.ranks > 1 and outside and outside.alone:
+            yield self._finding("mpi.alone", rank, reason=outside.alone)
+        elif launch.ranks > 1 and item.unset:
+            yield self._finding("mpi.unset", rank, names=", ".join(item.unset))
+        if launch.mpi and outside and outside.static and not item.libraries:
+            yield self._finding("mpi.static", rank, path=outside.static, library=launch.mpi.library)
+        elif self.expects_mpi and not item.libraries and self.outcome.exit_code == 0:
+            yield self._finding("payload.mpi-unseen", rank)
         if item.refusal:
-            by_rank.add(item.task, "itex.inactive", reason=item.refusal)
+            yield self._finding("itex.inactive", rank, reason=item.refusal)
         if item.exit_code or item.signal:
-            note = functools.partial(by_rank.add, item.task)
-            measurements.explain(item.shm, launch.ranks_per_node, note, item.signal == signals.SIGBUS)
-            line = found.told.error if item.exit_code else None  # a rank that a signal ended has printed no line
-            measurements.reached(limits.get(item.task, {}), item.signal, line or "", note)
-    findings = by_rank.findings() + _apart(launch, found, outcome) + _sockets(launch, found)
-    first = first_failed(found.payloads)
-    stopped = first is not None and first.refusal is not None
-    failed = outcome.exit_code != 0 and outcome.signal is None and not stopped
-    if failed:
-        findings += memory.explain(found.payloads, first, found.told.ends.get("OUT_OF_MEMORY"), WHOLE_JOB)
-    for code, line in found.told.causes:
-        cause = finding(code, WHOLE_JOB, line=line)
-        # A payload that ended well may have caught the error and lost what it tried to write.
-        findings.append(cause if failed else cause._replace(severity=WARNING))
-    if failed:
-        findings.append(finding("payload.failed", WHOLE_JOB, how=_how(first, outcome, found.told)))
-    if found.payload_error is not None:
-        findings.append(finding("payload.result", WHOLE_JOB, reason=found.payload_error))
-    return findings
+            sure = item.signal == signals.SIGBUS
+            yield from _noted(rank, measurements.explain(item.shm, launch.ranks_per_node, sure))
+            # A rank that a signal ended has printed no line.
+            line = (self.evidence.told.error or "") if item.exit_code else ""
+            yield from _noted(rank, measurements.reached(limits, item.signal, line))
+
+    def _communication(self) -> Iterator[Finding]:
+        """Yield the findings about ranks without MPI that were not connected, and about NCCL without the fast network.
+
+        Unconnected ranks are an error if they formed separate worlds; otherwise they may be independent on purpose. A
+        mapped MPI proves nothing if the job does not use MPI, because Debian's PyTorch is linked with MPI.
+        """
+        launch, payloads = self.launch, self.evidence.payloads
+        seen = [item.communication for item in payloads if item.communication is not None]
+        mpi = not launch.without_mpi and any(item.libraries for item in payloads)
+        separate = len(seen) > 1 and all(item.connected is False for item in seen)
+        if separate and not mpi and launch.ranks > 1 and self.outcome.exit_code == 0:
+            alone = self._finding("net.alone", count=len(seen))
+            yield alone if any(item.itself for item in seen) else alone._replace(severity=WARNING)
+        sockets = any(item.nccl and item.nccl.network == "Socket" for item in seen)
+        if launch.fast and sockets and launch.nodes > 1:
+            yield self._finding("net.sockets", fast=launch.fast)
+
+    def _how(self) -> str:
+        """Return how the payload failed."""
+        first, outcome, told = self.first_failed, self.outcome, self.evidence.told
+        line = told.last if first else told.reason or told.last
+        last = "" if line is None else "; last line: " + line
+        if first is None:
+            code = "exit code %d" % outcome.exit_code
+            if outcome.exit_code > 128:
+                code += f" ({_signal_name(outcome.exit_code - 128)})"
+            if line is not None:
+                return f"the launcher failed with {code} before a rank recorded why{last}"
+            return f"the launcher failed with {code}, and no rank recorded a reason"
+        rank = "rank %d on %s " % (first.task, first.host)
+        if first.signal is None:
+            return rank + "failed first, with exit code %d%s" % (first.exit_code or 0, last)
+        return rank + f"was ended by {_signal_name(first.signal)}{last}"
+
+    def ranks(self) -> List[Record]:
+        """Return the known facts about each rank; the payload's records take precedence over the probe's."""
+        probes = {item.task: item for item in self.probes}
+        payloads = {item.task: item for item in self.evidence.payloads}
+        hosts = {task: item.host for task, item in payloads.items()}
+        hosts.update((task, item.host) for task, item in probes.items())
+        return [self._rank(task, host, probes.get(task), payloads.get(task)) for task, host in sorted(hosts.items())]
+
+    def _rank(self, task: int, host: str, probe: Optional[ProbeRecord], payload: Optional[PayloadRecord]) -> Record:
+        expected = self.identities.get(host)
+        mapped = payload.libraries if payload else []
+        others = [library for library in mapped if expected is not None and library.identity != expected]
+        probed = probe.library if probe else None
+        library = next(iter([*others, *mapped]), probed)
+        says = library.says if library else None
+        if library and says is None and probed and probed.identity == library.identity:
+            says = probed.says
+        return {
+            "rank": probe.rank if probe and probe.rank is not None else task,
+            "task": task,
+            "host": host,
+            "mpi_library": says,
+            "mpi_identity": library.identity if library else None,
+            "mpi_path": library.path if library else None,
+            "mpi_seen_in": ("payload" if mapped else "probe") if library else None,
+            "host_mpi_identity": expected,
+            "provider": self.provider,
+            "shared_memory": probe.shared_memory if probe else None,
+            "thread_level": probe.thread_level if probe else None,
+            "threads": probe.threads if probe else self.launch.threads,
+            "cpus": probe.cpus if probe else None,
+            **measurements.shown(probe.measures if probe else None),
+            "itex": records.plain(payload.itex) if payload else None,
+            "communication": payload.communication.shown() if payload and payload.communication else None,
+            "exit_code": payload.exit_code if payload else None,
+            "signal": payload.signal if payload else None,
+        }
 
 
-def _judge_world(launch: Launch, item: PayloadRecord, by_rank: "_ByRank") -> None:
-    """Add findings about a second MPI in a process, and about a rank that forms its own MPI world."""
-    if item.together:
-        by_rank.add(item.task, "mpi.twice", paths=" and ".join(item.together))
-    if launch.ranks == 1:
-        return
-    if item.outside and item.outside.alone:
-        by_rank.add(item.task, "mpi.alone", reason=item.outside.alone)
-    elif item.unset:
-        by_rank.add(item.task, "mpi.unset", names=", ".join(item.unset))
+def _from_outside(payload: PayloadRecord) -> Optional[ProbeRecord]:
+    """Return what was observed of a rank from outside the container, as the record of a probe; None if nothing was."""
+    seen = payload.outside
+    return seen and ProbeRecord(
+        task=payload.task,
+        host=payload.host,
+        stage=rank_record.DONE,
+        library=None,
+        reason=None,
+        rank=seen.rank,
+        size=None if seen.alone else seen.size,
+        provider=None,
+        thread_level=None,
+        threads=seen.threads,
+        cpus=seen.cpus,
+    )
 
 
-def _how(first: Optional[PayloadRecord], outcome: StepOutcome, told: Told) -> str:
-    """Return how the payload failed."""
-    said = told.last if first else told.reason or told.last
-    last = "" if said is None else "; last line: " + said
-    if first is None:
-        code = "exit code %d" % outcome.exit_code
-        if outcome.exit_code > 128:
-            code += f" ({signal_name(outcome.exit_code - 128)})"
-        if said is not None:
-            return f"the launcher failed with {code} before a rank recorded why{last}"
-        return f"the launcher failed with {code}, and no rank recorded a reason"
-    who = "rank %d on %s " % (first.task, first.host)
-    if first.signal is None:
-        return who + "failed first, with exit code %d%s" % (first.exit_code or 0, last)
-    return who + f"was ended by {signal_name(first.signal)}{last}"
+def _noted(rank: str, notes: Iterable[Tuple[str, Record]]) -> Iterator[Finding]:
+    """Yield a finding about a rank for each code with its values."""
+    return (finding(code, rank, **values) for code, values in notes)
 
 
-def signal_name(number: int) -> str:
+def _signal_name(number: int) -> str:
     """Return SIGTERM for 15 and so on."""
     try:
         return signals.Signals(number).name
     except ValueError:
         return "signal %d" % number
-
-
-def _apart(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Finding]:
-    """Return the finding about ranks without MPI that were not connected to each other.
-
-    It is an error if they formed separate worlds; otherwise they may be independent on purpose. A mapped MPI proves
-    nothing if the job does not use MPI, because Debian's PyTorch is linked with MPI.
-    """
-    seen = [item.communication for item in found.payloads if item.communication is not None]
-    alone = [item for item in seen if item.connected is False]
-    mpi = not launch.without_mpi and any(item.libraries for item in found.payloads)
-    if mpi or launch.ranks == 1 or outcome.exit_code != 0 or len(alone) != len(seen) or len(seen) < 2:
-        return []
-    made = finding("net.alone", WHOLE_JOB, count=len(alone))
-    return [made if any(item.itself for item in alone) else made._replace(severity=WARNING)]
-
-
-def _sockets(launch: Launch, found: Evidence) -> List[Finding]:
-    """Return the finding about NCCL that does not use the fast network between nodes."""
-    reports = [item.communication.nccl for item in found.payloads if item.communication]
-    slow = [item for item in reports if item and item.network == "Socket"]
-    return [finding("net.sockets", WHOLE_JOB, fast=launch.fast)] if launch.fast and slow and launch.nodes > 1 else []
-
-
-def _judge_library(
-    launch: Launch, seen: _Seen, task: int, host: str, library: MappedLibrary, by_rank: "_ByRank"
-) -> bool:
-    """Add a finding if ``library`` is not the host's; return whether one was added."""
-    expected = seen.identities.get(host)
-    if launch.mpi is None or expected is None or library.identity == expected:
-        return False
-    found = {"path": library.path, "identity": library.identity, "expected": expected}
-    by_rank.add(task, "mpi.not-host-library", library=launch.mpi.library, **found)
-    return True
-
-
-def _ranks(launch: Launch, found: Evidence) -> List[Record]:
-    """Return the known facts about each rank; the payload's records take precedence over the probe's."""
-    probes = {item.task: item for item in found.probes}
-    payloads = {item.task: item for item in found.payloads}
-    seen = _Seen.of(found)
-    ranks: List[Record] = []
-    for task in sorted(set(probes) | set(payloads)):
-        probe, payload = probes.get(task), payloads.get(task)
-        host = probe.host if probe else payloads[task].host
-        expected = seen.identities.get(host)
-        library = _telling(payload.libraries, expected) if payload and payload.libraries else None
-        seen_in = "payload" if library else "probe"
-        if library is None and probe:
-            library = probe.library
-        says = library.says if library else None
-        if library and says is None and probe and probe.library and probe.library.identity == library.identity:
-            says = probe.library.says
-        ranks.append(
-            {
-                "rank": probe.rank if probe and probe.rank is not None else task,
-                "task": task,
-                "host": host,
-                "mpi_library": says,
-                "mpi_identity": library.identity if library else None,
-                "mpi_path": library.path if library else None,
-                "mpi_seen_in": seen_in if library else None,
-                "host_mpi_identity": expected,
-                "provider": seen.provider,
-                "shared_memory": probe.shared_memory if probe else None,
-                "thread_level": probe.thread_level if probe else None,
-                "threads": probe.threads if probe else launch.threads,
-                "cpus": probe.cpus if probe else None,
-                **measurements.shown(probe.measures if probe else None),
-                "itex": records.plain(payload.itex) if payload else None,
-                "communication": payload.communication.shown() if payload and payload.communication else None,
-                "exit_code": payload.exit_code if payload else None,
-                "signal": payload.signal if payload else None,
-            }
-        )
-    return ranks
-
-
-def _telling(libraries: Sequence[MappedLibrary], expected: Optional[str]) -> MappedLibrary:
-    """Return the library to show: one that is not the host's if there is one, else the first."""
-    return next((item for item in libraries if expected is not None and item.identity != expected), libraries[0])
-
-
-def _utc(seconds: int) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
-
-
-class _ByRank:
-    """Findings about ranks. Equal findings become one, so that a thousand ranks do not make a thousand lines."""
-
-    def __init__(self, scheduler: str) -> None:
-        self._scheduler = scheduler
-        self._found: Dict[Tuple[str, str], Tuple[Finding, Set[int]]] = OrderedDict()
-
-    def add(self, task: int, code: str, **values: Any) -> None:
-        made = finding(code, "", self._scheduler, **values)
-        self._found.setdefault((code, made.message), (made, set()))[1].add(task)
-
-    def alone(self, code: str, subject: str, **values: Any) -> None:
-        made = finding(code, subject, self._scheduler, **values)
-        self._found[(code, made.message)] = (made, set())
-
-    def findings(self) -> List[Finding]:
-        found = []
-        for made, tasks in self._found.values():
-            if tasks:
-                made = made._replace(
-                    subject="rank{} {}".format("s" if len(tasks) > 1 else "", rank_record.render_numbers(tasks))
-                )
-            found.append(made)
-        return found

@@ -10,6 +10,7 @@ from typing import List, Optional, Sequence
 
 from deployer.contract.base import json_records
 from deployer.contract.base.errors import DeployerError
+from deployer.contract.proof import evidence
 from deployer.contract.proof.evidence import HostRecord, Launch
 from deployer.site.jobs import result
 from deployer.site.rank import interfaces
@@ -76,7 +77,7 @@ def _record(out: str, launch: Optional[Launch], library: Optional[str], reader: 
         port=interfaces.free_port(),
         changed=elf.changed(launch.mpi.libraries) if launch and launch.mpi and identity else {},
     )
-    files.write_text(os.path.join(out, node_name() + ".json"), json_records.pretty(record.record()))
+    files.write_text(os.path.join(out, node_name() + ".json"), json_records.pretty(evidence.record(record)))
     if reader and not missing and (identity or not library):
         read_root(out, reader)
     return record

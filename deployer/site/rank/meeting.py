@@ -25,6 +25,7 @@ from typing import List, NamedTuple, Optional, Set, Tuple, Union
 
 from deployer.contract.base import json_records
 from deployer.contract.base.errors import UsageError
+from deployer.contract.proof import evidence
 from deployer.contract.proof.evidence import NETWORK_SUFFIX, NetworkRecord
 from deployer.site.jobs import rendezvous
 from deployer.site.rank import interfaces
@@ -80,7 +81,7 @@ def meet(out: str) -> NetworkRecord:
         record = record._replace(reason=error.strerror or str(error) or "no answer")
     if record.reason is not None:
         files.write_text(os.path.join(out, _GAVE_UP), host)
-    files.write_text(os.path.join(out, host + NETWORK_SUFFIX), json_records.pretty(record.record()))
+    files.write_text(os.path.join(out, host + NETWORK_SUFFIX), json_records.pretty(evidence.record(record)))
     return record
 
 

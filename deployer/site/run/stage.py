@@ -457,6 +457,6 @@ def _publish(request: StageRequest) -> None:
     host = socket.gethostname()
     path = os.path.join(request.out, result.node_file(host))
     try:
-        files.write_text(path, json_records.pretty(evidence.NodeRecord(host, texts).record()))
+        files.write_text(path, json_records.pretty(evidence.record(evidence.NodeRecord(host, texts))))
     except DeployerError as error:
         sys.stderr.write("\n".join(error.lines()) + "\n")

@@ -9,8 +9,8 @@ from typing import Any
 from deployer.contract.base.errors import UsageError
 from deployer.contract.base.json_records import Fields
 from deployer.contract.base.text import counted
-from deployer.contract.proof import in_words, report
-from deployer.contract.proof.report import IMAGES, Row, Run
+from deployer.contract.proof import in_words, measured_runs
+from deployer.contract.proof.measured_runs import IMAGES, Row, Run
 
 #: The field in a payload's own result with the number of samples per epoch, over all ranks.
 _SAMPLES = "samples_per_epoch"
@@ -22,7 +22,7 @@ _Facts = list[tuple[str, str]]
 def tables(jobs: Sequence[Mapping[str, Any]]) -> list[_Facts]:
     """Return the names and texts of each job's figures, compared with the other jobs."""
     runs = list(map(_run, jobs))
-    rows = {id(row.run): row for row in report.rows([run for run in runs if isinstance(run, Run)])}
+    rows = {id(row.run): row for row in measured_runs.rows([run for run in runs if isinstance(run, Run)])}
     figures = []
     for job, run in zip(jobs, runs, strict=True):
         if isinstance(run, Run):
@@ -41,7 +41,7 @@ def number(value: object) -> float | None:
 def _run(job: Mapping[str, Any]) -> Run | str:
     """Return the measured run of a job, or the reason why there is none."""
     try:
-        return report.of_result(Fields(dict(job), "the record", own=True))
+        return measured_runs.of_result(Fields(dict(job), "the record", own=True))
     except UsageError as error:
         return error.message
 

@@ -8,7 +8,7 @@ from typing import Any
 from deployer.contract.base.errors import MissingTool, UsageError
 from deployer.contract.base.text import printable
 from deployer.contract.proof import interval
-from deployer.contract.proof.report import UNITS, Row, series
+from deployer.contract.proof.measured_runs import UNITS, Row, series
 from deployer.system import files
 
 #: File extensions that can be drawn.

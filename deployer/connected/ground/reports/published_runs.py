@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from deployer.connected.ground import own_data
-from deployer.contract.proof import report
-from deployer.contract.proof.report import Run
+from deployer.contract.proof import measured_runs
+from deployer.contract.proof.measured_runs import Run
 
 _TABLES = own_data.load_yaml(Path(__file__).with_suffix(".yaml"))
 #: The names that ``--beside`` accepts.
@@ -25,7 +25,7 @@ def _runs(table: str, content: dict[str, Any]) -> Iterator[Run]:
                 job=f"{table}: {series['name']}",
                 workload=content["workload"],
                 settings=series.get("doubtful", {}).get(nodes, ""),
-                unit=report.SECONDS,
+                unit=measured_runs.SECONDS,
                 site=content["site"],
                 runtime=content["runtime"],
                 nodes=nodes,

@@ -4,7 +4,8 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from deployer.contract.elf.elf import EHDR, ReadAt
+from deployer.contract.elf import elf_notes
+from deployer.contract.elf.elf import ReadAt
 
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _MAX_SECTIONS, _MAX_NAMES, _LONGEST = 4096, 1024 * 1024, 64
@@ -29,11 +30,10 @@ class Section(NamedTuple):
 
 def sections_of(read_at: ReadAt) -> Iterator[Section]:
     """Yield the sections of a 64-bit little-endian file."""
-    head = read_at(0, EHDR.size)
-    if len(head) < EHDR.size or head[:6] != b"\x7fELF\x02\x01":
+    header = elf_notes.header(read_at)
+    if not header:
         return
-    fields = EHDR.unpack(head)
-    table, size, count, names = fields[6], fields[11], fields[12], fields[13]
+    table, size, count, names = header[6], header[11], header[12], header[13]
     if size != _SECTION.size or not names < count <= _MAX_SECTIONS:
         return
     data = read_at(table, size * count)

@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 from deployer.connected.linker.code import elf_sections
 from deployer.connected.linker.code.elf_sections import Section
-from deployer.contract.elf.elf import EHDR, ReadAt
+from deployer.contract.elf import elf_notes
+from deployer.contract.elf.elf import ReadAt
 
 #: The instruction sets to search for, by the kernel's names.
 BEYOND = ("avx", "avx2", "fma", "f16c", "bmi1", "bmi2", "avx512f")
@@ -170,7 +171,7 @@ def _in_main(read_at: ReadAt, code: Sequence[Section]) -> set[str]:
     In Fortran and Rust, ``main`` only starts the program; then the functions that it calls or passes to the language's
     library count.
     """
-    entry = EHDR.unpack(read_at(0, EHDR.size))[4]
+    entry = elf_notes.header(read_at)[4]
     match = _POINTER.search(_from(read_at, code, entry)[:_MAX_START])
     if match is None:
         return set()

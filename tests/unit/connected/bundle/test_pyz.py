@@ -15,8 +15,9 @@ import pytest
 from deployer.connected.bundle import pyz
 from deployer.contract.base import first_bytes
 from deployer.contract.base.errors import DeployerError, MissingTool
-from deployer.contract.proof.evidence import read_probe
-from deployer.contract.proof.payload import read_payload
+from deployer.contract.proof import evidence
+from deployer.contract.proof.evidence import ProbeRecord
+from deployer.contract.proof.payload import PayloadRecord
 from deployer.site.proof import rank_record
 from tests.evidence import recorded
 
@@ -48,7 +49,7 @@ def start(tool: Path, *words: str, command: str = "rank") -> "subprocess.Complet
 def test_a_rank_reads_nothing_else_and_imports_nothing_slow(head: Path) -> None:
     done = start(head, "sh", "-c", "echo here; exit 5")
     assert (done.returncode, done.stdout) == (5, "here\n")
-    assert read_payload(recorded(head.parent, "payload-0.json").encode(), "it").exit_code == 5
+    assert evidence.read(PayloadRecord, recorded(head.parent, "payload-0.json").encode(), "it").exit_code == 5
     imported = set(re.findall(r"^import time:.*\| +(\S+)$", done.stderr, re.MULTILINE))
     assert "deployer.site.rank.payload_monitor" in imported
     assert not imported & SLOW
@@ -58,7 +59,7 @@ def test_a_rank_reads_nothing_else_and_imports_nothing_slow(head: Path) -> None:
 def test_a_probe_reads_nothing_else_and_imports_nothing_slow(head: Path, words: list[str]) -> None:
     done = start(head, *words, command="probe")
     assert done.returncode == 0, done.stderr
-    record = read_probe(recorded(head.parent, "probe-0.json").encode(), "it")
+    record = evidence.read(ProbeRecord, recorded(head.parent, "probe-0.json").encode(), "it")
     assert (record.stage, record.library) == (rank_record.DONE, None)
     assert not set(re.findall(r"^import time:.*\| +(\S+)$", done.stderr, re.MULTILINE)) & SLOW
 

@@ -34,7 +34,10 @@ def test_the_same_as_another_reader() -> None:
                 for version, each_of in (needed.iter_versions() if needed else ())
             }
             table = elf.get_section_by_name(".dynsym")
-            assert {(symbol.name, symbol.defined) for symbol in dynamic.symbols(reader(path), lambda _: True)} == {
+            assert {
+                (symbol.name, symbol.defined)
+                for symbol in dynamic._symbols(dynamic._open(reader(path)), lambda _: True)
+            } == {
                 (symbol.name, symbol.entry.st_shndx != "SHN_UNDEF")
                 for symbol in table.iter_symbols()
                 if symbol.name and symbol.entry.st_info.bind != "STB_LOCAL"

@@ -37,7 +37,10 @@ def test_facts_of_a_real_library():
     assert found.soname == "libc.so.6"
     assert "GLIBC_2.2.5" in found.defines or "GLIBC_2.17" in found.defines
     assert [name for name in found.needed if name.startswith("ld-linux")]
-    names = {symbol.name: symbol for symbol in dynamic.symbols(reader(libc), lambda name: name in ("printf", "stat"))}
+    names = {
+        symbol.name: symbol
+        for symbol in dynamic._symbols(dynamic._open(reader(libc)), lambda name: name in ("printf", "stat"))
+    }
     assert names["printf"].defined
     assert dynamic.facts(reader(libc)).exports == []
 
@@ -55,7 +58,9 @@ def test_programs_that_open_libraries_by_name():
     for path in [PYTHON, *paths]:
         facts = dynamic.facts(reader(path))
         if facts is not None:
-            called = [each for each in dynamic.symbols(reader(path), "dlopen".__eq__) if not each.defined]
+            called = [
+                each for each in dynamic._symbols(dynamic._open(reader(path)), "dlopen".__eq__) if not each.defined
+            ]
             assert facts.opens == bool(called), path
 
 

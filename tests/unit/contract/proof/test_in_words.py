@@ -35,10 +35,7 @@ def result(*ranks, **values):
             f"2 of 2 ranks {SITE}; {TCP}; transport: shared memory within a node",
         ),
         (result(INTEL, ranks_per_node=1, nodes=1, world_size=1), f"1 of 1 rank {SITE}"),
-        (
-            result(INTEL),
-            f"incomplete: 1 of 2 ranks {SITE}; 1 of 2 ranks left no record",
-        ),
+        (result(INTEL), f"incomplete: 1 of 2 ranks {SITE}; 1 of 2 ranks left no record"),
         (
             result(INTEL, MPICH),
             (
@@ -46,14 +43,8 @@ def result(*ranks, **values):
                 f"{TCP}"
             ),
         ),
-        (
-            result(MPICH, MPICH),
-            "none: 2 of 2 ranks used another MPI library than the site's: MPICH 4.2.3; " + TCP,
-        ),
-        (
-            result(INTEL, NONE),
-            f"incomplete: 1 of 2 ranks {SITE}; no MPI library was found in 1 of 2 ranks; {TCP}",
-        ),
+        (result(MPICH, MPICH), "none: 2 of 2 ranks used another MPI library than the site's: MPICH 4.2.3; " + TCP),
+        (result(INTEL, NONE), f"incomplete: 1 of 2 ranks {SITE}; no MPI library was found in 1 of 2 ranks; {TCP}"),
         (
             result(*[dict(INTEL, mpi_seen_in="probe")] * 2),
             f"2 of 2 ranks {SITE}, but only in the test before the program; {TCP}",

@@ -26,7 +26,7 @@ JOBS = (
 @pytest.mark.parametrize("scheduler", ["slurm", "pbs", "gridengine", "lsf", "hosts", "local", "another"])
 @pytest.mark.parametrize(("code", "found", "outcome"), JOBS)
 def test_the_remedies_of_a_job_are_in_the_words_of_its_batch_system(code, found, outcome, scheduler):
-    record = result.assemble(LAUNCH._replace(scheduler=scheduler), found, outcome).record
+    record = result.assemble(LAUNCH._replace(scheduler=scheduler), found, outcome)
     (remedy,) = {each["remedy"] for each in record["findings"] if each["code"] == code}
     assert bool(PROGRAMS.search(remedy.replace("qsub", "").replace("bsub", ""))) == (scheduler == "slurm")
     assert "{" not in remedy

@@ -7,6 +7,7 @@ import pytest
 
 from deployer.cli.site.main import main
 from deployer.contract.base.errors import JobFailed
+from deployer.contract.proof import evidence as proof_evidence
 from deployer.contract.proof.evidence import HostRecord
 from deployer.site.jobs import ending, jobs, result
 from deployer.site.proof import nodes
@@ -38,7 +39,7 @@ def failed(tmp_path, monkeypatch, capsys):
         os.unlink(os.path.join(folder, "hosts", name))
     for number in range(1, 33):
         record = HostRecord("cn%d" % number, "build-id:aa", ("/scratch",))
-        running.write(os.path.join(folder, "hosts", "cn%d.json" % number), record.record())
+        running.write(os.path.join(folder, "hosts", "cn%d.json" % number), proof_evidence.record(record))
     running.write(os.path.join(folder, "job_id"), 7)
     programs = tmp_path / "bin"
     programs.mkdir()

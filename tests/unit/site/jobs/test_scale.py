@@ -18,8 +18,8 @@ def opened(folder, monkeypatch):
     monkeypatch.setattr(files, "open_regular", lambda *args, **named: count.append(args) or original(*args, **named))
     verdict = result.write_result(str(folder), StepOutcome("payload", 0, None, "7", 1000, 1010))
     monkeypatch.undo()
-    assert (verdict.exit_code, verdict.record["findings"]) == (0, [])
-    return len(count), verdict.record
+    assert (verdict["exit_code"], verdict["findings"]) == (0, [])
+    return len(count), verdict
 
 
 @pytest.mark.parametrize("collected", [True, False])

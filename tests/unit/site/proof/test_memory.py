@@ -3,7 +3,8 @@
 import pytest
 
 from deployer.contract.base.json_records import dumps
-from deployer.contract.proof.payload import PayloadRecord, read_payload
+from deployer.contract.proof import evidence
+from deployer.contract.proof.payload import PayloadRecord
 from deployer.site.proof import causes, memory, rank_record, result
 from tests.unit.site.proof.test_result import LAUNCH, after, good
 
@@ -38,10 +39,10 @@ def test_slurm_says_it(line):
     told = causes.told(f"epoch 1\n{line}\nsrun: error: cn1: task 0: Killed\n")
     assert (told.ends["OUT_OF_MEMORY"], told.last) == (line, "epoch 1")
     verdict = result.assemble(LAUNCH, good(payloads=[], told=told), after("payload", 137))
-    shown = [(item["code"], item["subject"], item["message"]) for item in verdict.record["findings"]]
+    shown = [(item["code"], item["subject"], item["message"]) for item in verdict["findings"]]
     assert shown[0] == ("payload.out-of-memory", "job", "Slurm ended it for lack of memory: " + line)
-    assert "fewer ranks per node" in verdict.record["findings"][0]["remedy"]
-    assert verdict.record["findings"][1]["code"] == "payload.failed"
+    assert "fewer ranks per node" in verdict["findings"][0]["remedy"]
+    assert verdict["findings"][1]["code"] == "payload.failed"
 
 
 @pytest.mark.parametrize(
@@ -62,7 +63,7 @@ def test_the_kernels_counters_name_the_node():
     message = "the kernel killed 2 processes in the job's control group for lack of memory"
     assert found(ended) == [("cn2", message)]  # a worker of rank 1; rank 0 was killed by the launcher
     written = [{**rank_record.begun(item.task, item.host), **item._asdict()} for item in ended]
-    assert [read_payload(dumps(record), "p") for record in written] == ended
+    assert [evidence.read(PayloadRecord, dumps(record), "p") for record in written] == ended
     message = "the kernel killed 1 process on this node for lack of memory"
     assert found([rank(0, oom_node=1, **KILLED)]) == [("cn1", message)]
     assert found([rank(0, oom_node=1, exit_code=137)]) == [("cn1", message)]  # a shell whose child was killed
@@ -86,9 +87,9 @@ def test_without_a_counter_and_a_word_it_is_a_guess():
 
 def test_a_job_that_was_cancelled_or_went_well_lacks_no_memory():
     killed = good(payloads=[rank(0, **KILLED), rank(1, **KILLED)])
-    codes = [item["code"] for item in result.assemble(LAUNCH, killed, after("payload", 137)).record["findings"]]
+    codes = [item["code"] for item in result.assemble(LAUNCH, killed, after("payload", 137))["findings"]]
     assert codes == ["payload.out-of-memory", "payload.failed"]
     stopped = result.assemble(LAUNCH, killed, after("payload", 137, signal="TERM"))
-    assert [item["code"] for item in stopped.record["findings"]] == ["job.stopped"]
+    assert [item["code"] for item in stopped["findings"]] == ["job.stopped"]
     told = causes.told("srun: error: cn1: task 0: Out Of Memory")
-    assert result.assemble(LAUNCH, good(told=told), after()).record["findings"] == []
+    assert result.assemble(LAUNCH, good(told=told), after())["findings"] == []

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from deployer.contract.proof.payload import PayloadRecord, read_payload
+from deployer.contract.proof import evidence
+from deployer.contract.proof.payload import PayloadRecord
 from deployer.site.proof import rank_record
 
 
@@ -38,6 +39,6 @@ def test_any_text_is_read_as_it_was_written(text):
 
 def test_a_record_has_the_fields_that_are_read():
     text = rank_record.dumps(rank_record.begun(7, "cn1"))
-    assert read_payload(text.encode(), "it") == PayloadRecord(7, "cn1", [], None, None, None)
+    assert evidence.read(PayloadRecord, text.encode(), "it") == PayloadRecord(7, "cn1", [], None, None, None)
     written = set(rank_record.begun(7, "cn1")) - {"schema", "format", "min_reader"}
     assert written == set(PayloadRecord._fields) - {"outside"}

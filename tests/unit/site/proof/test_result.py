@@ -6,15 +6,7 @@ from deployer.contract.base.json_records import dumps
 from deployer.contract.proof import evidence
 from deployer.contract.proof.evidence import HostRecord, Launch, NetworkRecord, ProbeRecord
 from deployer.contract.proof.measurements import Allreduce, GpuMeasurement, Measures
-from deployer.contract.proof.payload import (
-    Communication,
-    Itex,
-    MappedLibrary,
-    NcclReport,
-    Outside,
-    PayloadRecord,
-    read_payload,
-)
+from deployer.contract.proof.payload import Communication, Itex, MappedLibrary, NcclReport, Outside, PayloadRecord
 from deployer.contract.rules import verdict
 from deployer.contract.rules.findings import ERROR, WARNING, Finding
 from deployer.contract.site.network import NodeAddress
@@ -78,13 +70,12 @@ def after(step="payload", exit_code=0, **values):
 
 
 def codes(verdict):
-    return [(item["code"], item["subject"]) for item in verdict.record["findings"]]
+    return [(item["code"], item["subject"]) for item in verdict["findings"]]
 
 
 def test_a_good_job():
-    verdict = result.assemble(LAUNCH, good(), after())
-    record = verdict.record
-    assert (verdict.exit_code, record["exit_code"], record["findings"]) == (0, 0, [])
+    record = result.assemble(LAUNCH, good(), after())
+    assert (record["exit_code"], record["findings"]) == (0, [])
     assert (record["world_size"], record["seconds"], record["started"]) == (2, 10, "1970-01-01T00:16:40Z")
     assert record["payload"] == {"val_accuracy": 0.97}
     assert [
@@ -99,7 +90,7 @@ def test_a_good_job():
 
 def test_a_good_probe_leaves_a_result_that_is_true_if_the_job_is_killed():
     verdict = result.assemble(LAUNCH, good(payloads=[], payload=None), after("probe"))
-    assert (verdict.exit_code, verdict.record["exit_code"]) == (0, None)
+    assert verdict["exit_code"] is None
     assert codes(verdict) == [("job.unfinished", "job")]
 
 
@@ -131,18 +122,18 @@ def test_a_good_probe_leaves_a_result_that_is_true_if_the_job_is_killed():
 )
 def test_a_fault_stops_the_job_before_the_payload(found, code, subject):
     verdict = result.assemble(LAUNCH, found, after("probe"))
-    assert verdict.exit_code == verdict.record["exit_code"] == 3
+    assert verdict["exit_code"] == 3
     assert (code, subject) in codes(verdict)
 
 
 def test_a_layered_provider_is_the_provider():
     found = good(probes=[probe(0, provider="tcp;ofi_rxm"), probe(1)])
-    assert result.assemble(LAUNCH, found, after()).record["findings"] == []
+    assert result.assemble(LAUNCH, found, after())["findings"] == []
 
 
 def test_a_probe_step_that_fails_for_no_known_reason_still_stops_the_job():
     verdict = result.assemble(LAUNCH, good(), after("probe", 9))
-    assert verdict.exit_code == 3
+    assert verdict["exit_code"] == 3
     assert codes(verdict) == [("probe.failed", "job")]
 
 
@@ -150,7 +141,7 @@ def test_pinning_is_a_warning():
     launch = LAUNCH._replace(nodes=1, ranks_per_node=2, threads=2)
     found = good(hosts=HOSTS[:1], probes=[probe(0, cpus="0-1"), probe(1, host="cn1", cpus="1")])
     verdict = result.assemble(launch, found, after("probe"))
-    assert verdict.exit_code == 0
+    assert verdict["exit_code"] is None
     assert codes(verdict)[:2] == [("layout.pinning", "rank 1"), ("layout.overlap", "cn1")]
 
 
@@ -170,9 +161,9 @@ def test_a_rank_across_numa_domains_without_need_is_told():
 def test_the_payload_may_use_another_library_than_the_probe():
     found = good(payloads=[payload(0), payload(1, libraries=[INTEL, MPICH])])
     verdict = result.assemble(LAUNCH, found, after())
-    assert verdict.exit_code == 3
+    assert verdict["exit_code"] == 3
     assert codes(verdict) == [("mpi.not-host-library", "rank 1")]
-    shown = verdict.record["ranks"][1]
+    shown = verdict["ranks"][1]
     assert (shown["mpi_library"], shown["mpi_identity"], shown["mpi_seen_in"]) == (MPICH.says, "sha256:bb", "payload")
 
 
@@ -185,8 +176,8 @@ def test_without_a_host_mpi_the_image_s_own_is_shown_and_right():
         payloads=[payload(0, libraries=[MPICH]), payload(1, libraries=[MPICH])],
     )
     verdict = result.assemble(launch, found, after())
-    assert (verdict.exit_code, verdict.record["findings"]) == (0, [])
-    assert {r["mpi_library"] for r in verdict.record["ranks"]} == {MPICH.says}
+    assert (verdict["exit_code"], verdict["findings"]) == (0, [])
+    assert {r["mpi_library"] for r in verdict["ranks"]} == {MPICH.says}
 
 
 @pytest.mark.parametrize(
@@ -217,15 +208,15 @@ def test_without_a_host_mpi_the_image_s_own_is_shown_and_right():
 )
 def test_the_exit_code_is_that_of_the_rank_that_failed_first(payloads, srun, expected, how):
     verdict = result.assemble(LAUNCH, good(payloads=payloads), after(exit_code=srun))
-    assert verdict.exit_code == verdict.record["exit_code"] == expected
-    assert how in verdict.record["findings"][-1]["message"]
+    assert verdict["exit_code"] == expected
+    assert how in verdict["findings"][-1]["message"]
 
 
 def test_the_output_tells_why_if_no_rank_does():
     """A C program that dies in MPI_Init: srun ends the others, and no rank records an exit."""
     found = good(payloads=[])._replace(told=told("*** An error occurred in MPI_Init\nsrun: error\n"))
     verdict = result.assemble(LAUNCH, found, after(exit_code=143))
-    assert verdict.record["findings"][-1]["message"] == (
+    assert verdict["findings"][-1]["message"] == (
         "the launcher failed with exit code 143 (SIGTERM) before a rank recorded why; "
         "last line: *** An error occurred in MPI_Init"
     )
@@ -243,7 +234,7 @@ def test_the_output_tells_why_if_no_rank_does():
 def test_a_job_that_was_asked_to_stop(ended, srun, code, expected):
     verdict = result.assemble(LAUNCH, good(), after(exit_code=srun, signal="TERM", ended=ended))
     assert codes(verdict) == [(code, "job")]
-    assert verdict.exit_code == expected
+    assert verdict["exit_code"] == expected
 
 
 NODE_FAILURE = (
@@ -271,7 +262,7 @@ CANCELLED = "slurmstepd-cn1: error: *** JOB 4 ON cn1 CANCELLED AT 2026-11-23T22:
 )
 def test_the_batch_system_s_own_words_come_before_a_guess(step, log, ended, code, words):
     found = good(told=told(log))
-    said = result.assemble(LAUNCH, found, after(step, 143, signal="TERM", ended=ended)).record["findings"][0]
+    said = result.assemble(LAUNCH, found, after(step, 143, signal="TERM", ended=ended))["findings"][0]
     assert (said["code"], words in said["message"]) == (code, True)
 
 
@@ -294,7 +285,7 @@ def test_the_batch_system_s_own_words_come_before_a_guess(step, log, ended, code
 )
 def test_a_step_that_failed_says_what_its_log_says(reason, log, why):
     found = good(hosts=HOSTS[:1], probes=[], payloads=[], told=told(log))
-    (said,) = result.assemble(LAUNCH, found, after("hosts", 2, reason=reason)).record["findings"]
+    (said,) = result.assemble(LAUNCH, found, after("hosts", 2, reason=reason))["findings"]
     assert said["message"] == "the host step failed with exit code 2: 1 of 2 nodes reported" + why
 
 
@@ -313,7 +304,7 @@ def test_a_limit_of_processes_that_a_rank_reached(limits, signal, log, value):
     probes = [item._replace(measures=Measures(None, limits=limits)) for item in good().probes]
     ended = [payload(0)._replace(exit_code=None if signal else 1, signal=signal), payload(1)]
     found = good(probes=probes, payloads=ended, told=told(log))
-    said = result.assemble(LAUNCH, found, after(exit_code=1)).record["findings"]
+    said = result.assemble(LAUNCH, found, after(exit_code=1))["findings"]
     assert [item["subject"] for item in said if item["code"] == "limits.process"] == (["rank 0"] if value else [])
     assert said[-1]["code"] == "payload.failed"
     assert not value or ("limited to %d " % value in said[0]["message"])
@@ -337,11 +328,11 @@ def test_what_is_missing_is_said():
     verdict = result.assemble(LAUNCH, good(hosts=[], probes=[], payloads=[]), after("hosts", 1, module="mpi/1"))
     assert codes(verdict) == [("job.module", "job")]
     verdict = result.assemble(LAUNCH, good(hosts=[], probes=[], payloads=[]), after("hosts", 127, launcher="mpirun"))
-    assert (codes(verdict), verdict.exit_code) == ([("job.launcher", "job")], 3)
+    assert (codes(verdict), verdict["exit_code"]) == ([("job.launcher", "job")], 3)
     verdict = result.assemble(LAUNCH, good(hosts=HOSTS[:1], probes=[], payloads=[]), after("hosts", 1))
     assert codes(verdict) == [("hosts.failed", "job")]
     full = after("hosts", 6, reason="cn2 cannot make /dev/shm/x: it is full")
-    (found,) = result.assemble(LAUNCH, good(hosts=HOSTS[:1], probes=[], payloads=[]), full).record["findings"]
+    (found,) = result.assemble(LAUNCH, good(hosts=HOSTS[:1], probes=[], payloads=[]), full)["findings"]
     assert found["message"].endswith("1 of 2 nodes reported: cn2 cannot make /dev/shm/x: it is full")
 
 
@@ -349,12 +340,12 @@ def test_a_node_that_cannot_stage_ends_the_job_with_its_own_exit_code():
     found = good(probes=[], payloads=[], payload=None)
     verdict = result.assemble(LAUNCH, found, after("stage", 6, reason="/dev/shm has 1 MB free"))
     assert codes(verdict) == [("stage.failed", "job")]
-    assert (verdict.exit_code, verdict.record["exit_code"]) == (6, 6)
-    assert "/dev/shm has 1 MB free" in verdict.record["findings"][0]["message"]
+    assert verdict["exit_code"] == 6
+    assert "/dev/shm has 1 MB free" in verdict["findings"][0]["message"]
     stopped = result.assemble(LAUNCH, found, after("stage", 1, signal="TERM", ended=1030))
-    assert (codes(stopped), stopped.exit_code) == ([("job.stopped", "job")], 143)
+    assert (codes(stopped), stopped["exit_code"]) == ([("job.stopped", "job")], 143)
     drifted = result.assemble(LAUNCH, good(hosts=HOSTS[:1]), after("stage", 0))
-    assert drifted.exit_code == 3
+    assert drifted["exit_code"] == 3
 
 
 def test_a_thousand_ranks_make_one_finding():
@@ -379,10 +370,10 @@ def test_the_records_survive_writing_and_reading():
     assert evidence.read_launch(dumps(LAUNCH._replace(mpi=None).record()), "l").mpi is None
     with_data = LAUNCH._replace(data=("sha256:1",))
     assert evidence.read_launch(dumps(with_data.record()), "l") == with_data
-    assert evidence.read_host(dumps(HOSTS[0].record()), "h") == HOSTS[0]
+    assert evidence.read(HostRecord, dumps(evidence.record(HOSTS[0])), "h") == HOSTS[0]
     for item in (probe(0), probe(1, library=None, rank=None)):
-        assert evidence.read_probe(dumps(item.record()), "p") == item
-    assert read_payload(written(payload(0)), "p") == payload(0)
+        assert evidence.read(ProbeRecord, dumps(evidence.record(item)), "p") == item
+    assert evidence.read(PayloadRecord, written(payload(0)), "p") == payload(0)
 
 
 @pytest.mark.parametrize(
@@ -412,20 +403,20 @@ def test_a_library_beside_the_mpi_that_was_replaced_is_named():
     found = good(hosts=[HOSTS[0], HOSTS[1]._replace(changed=changed)])
     verdict = result.assemble(launch, found, after("hosts"))
     assert codes(verdict) == [("mpi.host-drift", "cn2")] * 2
-    shown = verdict.record["findings"]
+    shown = verdict["findings"]
     assert [each["severity"] for each in shown] == ["error", "warning"]
     assert f"its {pal} is missing, but the site was captured with build-id:01" in shown[0]["message"]
     assert evidence.read_launch(dumps(launch.record()), "launch") == launch
-    assert evidence.read_host(dumps(found.hosts[1].record()), "it").changed == changed
+    assert evidence.read(HostRecord, dumps(evidence.record(found.hosts[1])), "it").changed == changed
     of_system = good(hosts=[HOSTS[0], HOSTS[1]._replace(changed={system: "build-id:0a"})])
-    assert result.assemble(launch, of_system, after()).exit_code == 0
+    assert result.assemble(launch, of_system, after())["exit_code"] == 0
 
 
 def test_an_mpi_that_was_replaced_since_the_capture_stops_the_job():
     launch = LAUNCH._replace(mpi=MPI._replace(identity="build-id:00"))
     verdict = result.assemble(launch, good(), after("hosts"))
     assert codes(verdict) == [("mpi.host-drift", "2 nodes: cn1-cn2")]
-    assert verdict.exit_code != 0
+    assert verdict["exit_code"] == 3
     same = result.assemble(LAUNCH._replace(mpi=MPI._replace(identity="build-id:aa")), good(), after())
     assert codes(same) == []
     assert evidence.read_launch(dumps(launch.record()), "launch") == launch
@@ -454,9 +445,9 @@ def test_what_the_probe_measured_is_judged(measures, provider, expects, code):
     verdict = result.assemble(launch, good(probes=probes, payloads=[]), after("probe"))
     expected = [(code, "ranks 0-1")] if code else [("job.unfinished", "job")]
     assert codes(verdict) == expected
-    assert verdict.exit_code == (3 if code else 0)
+    assert verdict["exit_code"] == (3 if code else None)
     for item in probes:
-        assert evidence.read_probe(dumps(item.record()), "p") == item
+        assert evidence.read(ProbeRecord, dumps(evidence.record(item)), "p") == item
     assert evidence.read_launch(dumps(launch.record()), "l") == launch
 
 
@@ -481,7 +472,7 @@ def test_full_shared_memory_is_named_where_mpi_died_in_its_start(free, ranks, st
 
 def test_measures_stand_with_their_rank():
     probes = [probe(0, measures=WHOLE), probe(1)]
-    first, second = result.assemble(LAUNCH, good(probes=probes), after()).record["ranks"]
+    first, second = result.assemble(LAUNCH, good(probes=probes), after())["ranks"]
     assert first["allreduce"] == {"latency_us": 25.5, "bytes": 1048576, "bandwidth_mb_s": 117.0}
     assert (first["memlock"], first["gpu"]["devices"]) == (65536, 4)
     assert (second["memlock"], second["allreduce"], second["gpu"]) == (None, None, None)
@@ -493,12 +484,12 @@ def test_a_payload_without_intels_extension_is_refused():
     ended = [stopped, payload(1, exit_code=None, signal=15)]
     verdict = result.assemble(LAUNCH, good(payloads=ended), after("payload", 143))
     assert codes(verdict) == [("itex.inactive", "rank 0")]
-    assert (verdict.exit_code, verdict.record["ranks"][0]["itex"]["reason"]) == (3, "TensorFlow maps none")
+    assert (verdict["exit_code"], verdict["ranks"][0]["itex"]["reason"]) == (3, "TensorFlow maps none")
     right = payload(1, itex=Itex("l.so", None))
     verdict = result.assemble(LAUNCH, good(payloads=[payload(0), right]), after())
-    assert (codes(verdict), verdict.exit_code) == ([], 0)
-    assert [rank["itex"] for rank in verdict.record["ranks"]] == [None, {"library": "l.so", "reason": None}]
-    assert [read_payload(written(item), "p") for item in (stopped, right)] == [stopped, right]
+    assert (codes(verdict), verdict["exit_code"]) == ([], 0)
+    assert [rank["itex"] for rank in verdict["ranks"]] == [None, {"library": "l.so", "reason": None}]
+    assert [evidence.read(PayloadRecord, written(item), "p") for item in (stopped, right)] == [stopped, right]
 
 
 @pytest.mark.parametrize(
@@ -512,7 +503,7 @@ def test_full_shared_memory_is_named_where_the_payload_died(ranks, signal, free,
     verdict = result.assemble(launch, good(hosts=HOSTS[:1], probes=probes, payloads=[died]), after("payload", 135))
     expected = [("limits.shm", "rank 0")] if named else []
     assert codes(verdict) == [*expected, ("payload.failed", "job")]
-    assert verdict.exit_code == (128 + signal if signal else 1)
+    assert verdict["exit_code"] == (128 + signal if signal else 1)
 
 
 @pytest.mark.parametrize(
@@ -523,7 +514,7 @@ def test_a_full_disk_is_named_first(step, exit_code, expected):
     outcome = after(step, exit_code, full="cannot write x: No space left on device")
     verdict = result.assemble(LAUNCH, good(payloads=payloads), outcome)
     assert codes(verdict)[0] == ("job.space", "job")
-    assert verdict.exit_code == expected
+    assert verdict["exit_code"] == expected
 
 
 def test_what_was_accepted_or_forced_is_in_the_result():
@@ -531,9 +522,9 @@ def test_what_was_accepted_or_forced_is_in_the_result():
     accepted = LAUNCH._replace(checked=verdict.judged(found, ["pmi.unmet"]))
     made = result.assemble(accepted, good(), after())
     assert codes(made) == [("check.accepted", "v")]
-    assert "pmi.unmet" in made.record["findings"][0]["message"]
-    assert made.exit_code == 0
-    assert made.record["check"] == {
+    assert "pmi.unmet" in made["findings"][0]["message"]
+    assert made["exit_code"] == 0
+    assert made["check"] == {
         "verdict": "WARN",
         "codes": ["mpi.mixed", "pmi.unmet"],
         "accepted": ["pmi.unmet"],
@@ -543,15 +534,15 @@ def test_what_was_accepted_or_forced_is_in_the_result():
     assert evidence.read_launch(dumps(forced.record()), "it") == forced
     made = result.assemble(forced, good(), after())
     assert codes(made) == [("check.forced", "v")]
-    assert made.record["check"]["forced"] is True
-    assert result.assemble(LAUNCH, good(), after()).record["check"] is None
+    assert made["check"]["forced"] is True
+    assert result.assemble(LAUNCH, good(), after())["check"] is None
 
 
 def test_without_a_container_no_image_is_said_to_have_run():
     made = result.assemble(LAUNCH._replace(runtime="native"), good(), after())
     assert codes(made) == [("runtime.native", "job")]
-    assert (made.record["runtime"], made.record["digest"], made.exit_code) == ("native", None, 0)
-    assert result.assemble(LAUNCH, good(), after()).record["digest"] == "sha256:0"
+    assert (made["runtime"], made["digest"], made["exit_code"]) == ("native", None, 0)
+    assert result.assemble(LAUNCH, good(), after())["digest"] == "sha256:0"
 
 
 @pytest.mark.parametrize(
@@ -568,8 +559,8 @@ def test_a_container_with_another_root_stops_the_job(text, code, outcome):
     found = good(probes=[], payloads=[], roots={"cn1": CANARY_TEXT, "cn2": text})
     verdict = result.assemble(LAUNCH, found, outcome)
     assert codes(verdict) == [(code, "cn2")]
-    assert verdict.exit_code == 3
-    assert (text.strip().splitlines() or ["without a message"])[-1] in verdict.record["findings"][0]["message"]
+    assert verdict["exit_code"] == 3
+    assert (text.strip().splitlines() or ["without a message"])[-1] in verdict["findings"][0]["message"]
 
 
 def test_a_node_that_reads_no_canary_is_no_success():
@@ -585,14 +576,14 @@ def test_what_the_payload_could_not_write_is_a_cause_with_a_remedy():
     line = "OSError: [Errno 30] Read-only file system: 'checkpoint-1.h5'"
     ended = [payload(0, exit_code=1, ended=1), payload(1)]
     failed = result.assemble(LAUNCH, good(payloads=ended, told=told("epoch 1\n" + line)), after(exit_code=1))
-    cause, end = failed.record["findings"]
+    cause, end = failed["findings"]
     assert (cause["code"], cause["severity"], end["code"]) == ("payload.read-only", ERROR, "payload.failed")
     assert "/deployer/job" in cause["remedy"]
     assert end["message"] == "rank 0 on cn1 failed first, with exit code 1; last line: " + line
-    assert failed.exit_code == 1
+    assert failed["exit_code"] == 1
     caught = result.assemble(LAUNCH, good(told=told(line)), after())
-    assert (codes(caught), caught.exit_code) == ([("payload.read-only", "job")], 0)
-    assert caught.record["findings"][0]["severity"] == WARNING
+    assert (codes(caught), caught["exit_code"]) == ([("payload.read-only", "job")], 0)
+    assert caught["findings"][0]["severity"] == WARNING
 
 
 def outside(task, **values):
@@ -602,14 +593,14 @@ def outside(task, **values):
 
 def test_an_image_without_python_is_proven_from_outside():
     payloads = [outside(0), outside(1)]
-    found = good(probes=[], payloads=[read_payload(written(item), "it") for item in payloads])
+    found = good(probes=[], payloads=[evidence.read(PayloadRecord, written(item), "it") for item in payloads])
     assert found.payloads == payloads
     verdict = result.assemble(LAUNCH, found, after())
-    assert (verdict.exit_code, verdict.record["world_size"]) == (0, 2)
+    assert (verdict["exit_code"], verdict["world_size"]) == (0, 2)
     assert codes(verdict) == [("proof.outside", "job")]
     shown = [
         [rank[name] for name in ("rank", "host", "mpi_identity", "host_mpi_identity", "provider", "threads", "cpus")]
-        for rank in verdict.record["ranks"]
+        for rank in verdict["ranks"]
     ]
     assert shown == [
         [0, "cn1", "build-id:aa", "build-id:aa", None, 1, "0"],
@@ -631,26 +622,26 @@ def test_an_image_without_python_is_proven_from_outside():
 def test_what_is_seen_from_outside_fails_a_job_whose_ranks_ended_well(payloads, code, subject):
     verdict = result.assemble(LAUNCH, good(probes=[], payloads=payloads), after())
     assert (code, subject) in codes(verdict)
-    assert verdict.exit_code == 3
+    assert verdict["exit_code"] == 3
     if code == "mpi.alone":
-        assert verdict.record["world_size"] is None  # nothing shows that there was one
+        assert verdict["world_size"] is None  # nothing shows that there was one
 
 
 def test_a_process_with_two_mpi_libraries_fails_a_job_even_if_both_are_of_one_build():
     twice = payload(1, libraries=[INTEL, INTEL._replace(path="/usr/lib/libmpi.so.12")], together=["/a", "/b"])
     verdict = result.assemble(LAUNCH, good(payloads=[payload(0), twice]), after())
-    assert (verdict.exit_code, codes(verdict)) == (3, [("mpi.twice", "rank 1")])
-    assert read_payload(written(twice), "it").together == ("/a", "/b")
+    assert (verdict["exit_code"], codes(verdict)) == (3, [("mpi.twice", "rank 1")])
+    assert evidence.read(PayloadRecord, written(twice), "it").together == ("/a", "/b")
 
 
 def test_programs_without_the_launcher_s_variables_fail_a_job_that_ended_well():
     """The probe's world was whole."""
     lost = [payload(0, unset=["PMI_FD"]), payload(1, unset=["PMI_FD"])]
     verdict = result.assemble(LAUNCH, good(payloads=lost), after())
-    assert (verdict.exit_code, verdict.record["world_size"]) == (3, None)
+    assert (verdict["exit_code"], verdict["world_size"]) == (3, None)
     assert codes(verdict) == [("mpi.unset", "ranks 0-1")]
-    assert "without PMI_FD" in verdict.record["findings"][0]["message"]
-    assert read_payload(written(lost[0]), "it").unset == ("PMI_FD",)
+    assert "without PMI_FD" in verdict["findings"][0]["message"]
+    assert evidence.read(PayloadRecord, written(lost[0]), "it").unset == ("PMI_FD",)
     alone = good(hosts=HOSTS[:1], probes=[probe(0, size=1)], payloads=lost[:1])
     assert codes(result.assemble(LAUNCH._replace(nodes=1), alone, after())) == []
 
@@ -663,10 +654,7 @@ def test_one_rank_alone_is_a_world():
 #: Two nodes of a job without MPI, and how they met.
 WITHOUT = LAUNCH._replace(mpi=None, provider=None, without_mpi=True)
 NODES = [HostRecord("cn%d" % n, None, addresses=(NodeAddress("eth0", "10.0.0.%d" % n, 24),)) for n in (1, 2)]
-MET = [
-    NetworkRecord("cn1", peers=("cn2",)),
-    NetworkRecord("cn2", nanoseconds=41500, bytes_per_second=1180000000),
-]
+MET = [NetworkRecord("cn1", peers=("cn2",)), NetworkRecord("cn2", nanoseconds=41500, bytes_per_second=1180000000)]
 
 
 def met(networks=MET, hosts=NODES, **values):
@@ -679,11 +667,11 @@ def met(networks=MET, hosts=NODES, **values):
 def test_nodes_that_met_are_shown_with_what_they_measured():
     verdict = result.assemble(WITHOUT, met(), after())
     assert codes(verdict) == []
-    assert (verdict.exit_code, verdict.record["world_size"]) == (0, 2)
-    assert verdict.record["network"] == {
+    assert (verdict["exit_code"], verdict["world_size"]) == (0, 2)
+    assert verdict["network"] == {
         "nodes": 2, "latency_us": 41.5, "bandwidth_mb_s": 1180.0, "slowest": "cn2"
     }  # fmt: skip
-    assert result.assemble(LAUNCH, good(), after()).record["network"] is None
+    assert result.assemble(LAUNCH, good(), after())["network"] is None
 
 
 @pytest.mark.parametrize(
@@ -702,14 +690,14 @@ def test_ranks_that_cannot_find_each_other_end_the_job(found, code, subject):
     for step in steps:
         verdict = result.assemble(WITHOUT, found, after(step))
         assert codes(verdict)[0] == (code, subject)
-        assert verdict.exit_code == 3
+        assert verdict["exit_code"] == 3
     if code != "net.world":
         assert code not in str(codes(result.assemble(WITHOUT._replace(nodes=1, ranks_per_node=2), found, after())))
 
 
 @pytest.mark.parametrize(("size", "said"), [(1, "1 rank,"), (3, "3 ranks,")])
 def test_the_number_of_ranks_that_the_launcher_started_is_in_words(size, said):
-    first = result.assemble(WITHOUT, met(size=size), after("probe")).record["findings"][0]
+    first = result.assemble(WITHOUT, met(size=size), after("probe"))["findings"][0]
     assert first["message"].startswith(f"the launcher started {said} but the job requested 2")
 
 
@@ -737,11 +725,11 @@ def communicating(connected, itself=False, nccl=None):
 )
 def test_ranks_that_computed_alone_are_told(payloads, severity):
     verdict = result.assemble(WITHOUT, met()._replace(payloads=payloads), after())
-    assert [item["severity"] for item in verdict.record["findings"]] == ([severity] if severity else [])
-    assert verdict.exit_code == (3 if severity == ERROR else 0)
+    assert [item["severity"] for item in verdict["findings"]] == ([severity] if severity else [])
+    assert verdict["exit_code"] == (3 if severity == ERROR else 0)
     if severity:
         assert codes(verdict) == [("net.alone", "job")]
-        assert "Lightning's Trainer and Fabric need num_nodes" in verdict.record["findings"][0]["remedy"]
+        assert "Lightning's Trainer and Fabric need num_nodes" in verdict["findings"][0]["remedy"]
 
 
 @pytest.mark.parametrize(("launch", "told"), [(WITHOUT, True), (WITHOUT._replace(without_mpi=False), False)])
@@ -760,7 +748,7 @@ def test_sockets_on_a_fast_fabric_are_told(network, fast, told):
     payloads = communicating(connected=True, nccl=NcclReport("2.21.5+cuda12.4", network, ("NET/" + network, "P2P")))
     verdict = result.assemble(WITHOUT._replace(fast=fast), met()._replace(payloads=payloads), after())
     assert codes(verdict) == ([("net.sockets", "job")] if told else [])
-    assert verdict.record["ranks"][0]["communication"] == {
+    assert verdict["ranks"][0]["communication"] == {
         "libraries": [{"path": "/usr/lib/libgloo.so.0", "identity": "build-id:cc"}],
         "connected": True,
         "nccl": {"version": "2.21.5+cuda12.4", "network": network, "via": ["NET/" + network, "P2P"]},

@@ -9,7 +9,8 @@ from contextlib import closing
 
 import pytest
 
-from deployer.contract.proof.evidence import NetworkRecord, read_network
+from deployer.contract.proof import evidence
+from deployer.contract.proof.evidence import NetworkRecord
 from deployer.contract.site.network import NodeAddress
 from deployer.site.rank import interfaces, meeting
 
@@ -52,7 +53,7 @@ def test_nodes_meet_and_measure_the_path(tmp_path, first):
         assert record.reason is None
         assert record.nanoseconds > 0
         assert record.bytes_per_second > 1000000
-        assert read_network(json.dumps(record.record()).encode(), "it") == record
+        assert evidence.read(NetworkRecord, json.dumps(evidence.record(record)).encode(), "it") == record
 
 
 def test_who_does_not_have_the_secret_is_no_node_and_does_not_hold_others_up(tmp_path, first):

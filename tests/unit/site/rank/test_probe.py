@@ -148,7 +148,7 @@ def test_host_record_names_what_the_node_lacks_of_the_job_s_binds(tmp_path):
     bound = [str(tmp_path / "gone.so"), str(tmp_path / "there")]
     running.write(str(tmp_path / "job.json"), LAUNCH._replace(bound=bound).record())
     assert host_probe.host(str(tmp_path / "hosts"), None).missing == (str(tmp_path / "gone.so"),)
-    written = evidence.read_host((tmp_path / "hosts" / (node_name() + ".json")).read_bytes(), "it")
+    written = evidence.read(evidence.HostRecord, (tmp_path / "hosts" / (node_name() + ".json")).read_bytes(), "it")
     assert written.missing == (str(tmp_path / "gone.so"),)
 
 
@@ -163,7 +163,7 @@ def test_host_record_names_each_library_that_is_not_as_it_was_captured(tmp_path)
     running.write(str(tmp_path / "job.json"), LAUNCH._replace(mpi=mpi).record())
     (tmp_path / names[1]).write_text("another")
     host_probe.host(str(tmp_path / "hosts"), library)
-    written = evidence.read_host((tmp_path / "hosts" / (node_name() + ".json")).read_bytes(), "it")
+    written = evidence.read(evidence.HostRecord, (tmp_path / "hosts" / (node_name() + ".json")).read_bytes(), "it")
     assert written.changed == {pal: elf.identity(pal), pmix: "missing"}
 
 
@@ -221,7 +221,7 @@ def run_rank(out, soname, code="", more="False, None", **environment):
 
 
 def read(out):
-    return evidence.read_probe(recorded(out, "probe-1.json").encode(), "it")
+    return evidence.read(evidence.ProbeRecord, recorded(out, "probe-1.json").encode(), "it")
 
 
 def test_a_rank_tells_library_world_provider_and_cpus(tmp_path, stand_in):

@@ -22,6 +22,7 @@ from deployer.cli.site import main
 from deployer.contract.base import json_records, records
 from deployer.contract.base.errors import IntegrityError, JobFailed, Refused, SpaceError, TransferError, UsageError
 from deployer.contract.bundle.job import Job
+from deployer.contract.proof import evidence
 from deployer.contract.proof.evidence import HostRecord
 from deployer.contract.rules import hostfiles, verdict
 from deployer.contract.rules.findings import ERROR, WARNING, Finding
@@ -126,7 +127,7 @@ def test_ranks_that_must_lie_across_numa_domains_are_told_before_and_after(tmp_p
     assert run.warnings(folder) == [told]
     assert f"# Note: {told}.\n" in run.show_script(folder)
     done = assemble(result.launch(folder), result.gather(folder), StepOutcome("payload", 0, None, "7", 0, 1))
-    assert [item["message"] for item in done.record["findings"] if item["code"] == "layout.numa"] == [told]
+    assert [item["message"] for item in done["findings"] if item["code"] == "layout.numa"] == [told]
     assert run.warnings(run.prepare(made.store(tmp_path / "other", plan=plan), REQUEST._replace(threads=2))) == []
 
 
@@ -640,7 +641,7 @@ def test_the_end_of_the_log_tells_why_a_payload_failed_and_nothing_from_before_i
     os.mkdir(os.path.join(folder, "hosts"))
     log = os.path.join(folder, result.LOG)
     for host in ("cn1", "cn2"):
-        made.write(os.path.join(folder, "hosts", host + ".json"), HostRecord(host, "build-id:aa").record())
+        made.write(os.path.join(folder, "hosts", host + ".json"), evidence.record(HostRecord(host, "build-id:aa")))
 
     def failed():
         result.write_result(folder, StepOutcome("payload", 1, None, "7", 0, 9))
@@ -651,7 +652,7 @@ def test_the_end_of_the_log_tells_why_a_payload_failed_and_nothing_from_before_i
 
     with open(log, "w") as stream:
         stream.write("module: Read-only file system\n")
-    assert result.write_result(folder, StepOutcome("hosts", 0, None, "7", 0, 9)).exit_code == 0
+    assert result.write_result(folder, StepOutcome("hosts", 0, None, "7", 0, 9))["exit_code"] is None
     assert failed() == ("", set())
     with open(log, "a") as stream:
         stream.write("x" * 100000 + "\n\x1b]0;curl: (6) Could not resolve host: a.example\nsrun: error: cn1: task 0\n")
@@ -676,7 +677,7 @@ def test_a_result_comes_out_of_a_full_disk(store, programs, monkeypatch, step):
 
     monkeypatch.setattr(result.files, "write_text", full)
     verdict = result.write_result(folder, ended)
-    assert (verdict.exit_code, verdict.record["exit_code"]) == (6, 6)
+    assert verdict["exit_code"] == 6
     assert jobs.status(folder).problem.startswith(
         "job: the disk with the job's folder is full, so evidence and log may be "
     )
@@ -690,18 +691,18 @@ def test_the_room_for_the_result_is_there_from_step_to_step(store, programs):
     assert not os.path.exists(taken)
     os.mkdir(os.path.join(folder, "hosts"))
     for number in range(result.launch(folder).nodes):
-        record = HostRecord("cn%d" % number, "build-id:aa").record()
+        record = evidence.record(HostRecord("cn%d" % number, "build-id:aa"))
         made.write(os.path.join(folder, "hosts", "cn%d.json" % number), record)
     assert (
-        result.write_result(folder, StepOutcome("hosts", 0, None, "8", 0, 9)).exit_code == 0
+        result.write_result(folder, StepOutcome("hosts", 0, None, "8", 0, 9))["exit_code"] is None
     )  # submitted again by hand
     assert os.path.exists(taken)
-    assert result.write_result(folder, StepOutcome("root", 1, None, "8", 0, 9)).exit_code == 3
+    assert result.write_result(folder, StepOutcome("root", 1, None, "8", 0, 9))["exit_code"] == 3
     assert not os.path.exists(taken)
 
 
 def codes(verdict):
-    return {item["code"] for item in verdict.record["findings"]}
+    return {item["code"] for item in verdict["findings"]}
 
 
 def test_a_forgotten_job_is_known_from_its_result(store, programs):
@@ -980,7 +981,7 @@ def test_what_a_job_left_is_gathered_and_broken_records_count_as_none(store):
     os.makedirs(os.path.join(folder, "hosts"))
     os.makedirs(os.path.join(folder, "ranks"))
     for name, text in (
-        ("hosts/cn1.json", json.dumps(HostRecord("cn1", None).record())),
+        ("hosts/cn1.json", json.dumps(evidence.record(HostRecord("cn1", None)))),
         ("hosts/cn2.json", '{"schema":"deployer.ho'),
         ("ranks/probe-0.json", "\xff"),
         ("ranks/probe-0.log", "a\nlast words\n"),

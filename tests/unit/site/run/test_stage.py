@@ -210,13 +210,13 @@ def test_evidence_is_collected_into_one_file_when_asked_and_at_the_end(job):
     process.send_signal(signal.SIGUSR1)
     assert answer(process) == (0, "")
     (path,) = job.out.iterdir()
-    assert evidence.read_node(path.read_bytes(), "n").files == {"probe-0.json": "{}"}
+    assert evidence.read(evidence.NodeRecord, path.read_bytes(), "n").files == {"probe-0.json": "{}"}
     (job.into / "evidence" / "probe-0.log").write_text("a\n" * 10000)
     (job.into / "evidence" / "payload-0.json").write_text("{}")
     assert end(process)[0] == 0
     collected = result.texts(str(job.out))
     assert list(collected) == [path.name]
-    found = evidence.read_node(path.read_bytes(), "n").files
+    found = evidence.read(evidence.NodeRecord, path.read_bytes(), "n").files
     assert sorted(found) == ["payload-0.json", "probe-0.json", "probe-0.log"]
     assert len(found["probe-0.log"]) <= 4096
 
@@ -482,7 +482,7 @@ def test_the_facts_of_a_node_come_before_its_image(job, tmp_path):
     process = job.start(more=["--hosts", str(hosts)])
     assert answer(process) == (0, "")
     (record,) = hosts.iterdir()
-    assert evidence.read_host(record.read_bytes(), "it").identity is None
+    assert evidence.read(evidence.HostRecord, record.read_bytes(), "it").identity is None
     assert job.left() == []  # nothing is staged before all nodes are known to be right
     process.send_signal(signal.SIGUSR1)
     assert answer(process) == (0, "")

@@ -11,19 +11,19 @@ import pytest
 from deployer.cli.laptop.main import main
 from deployer.connected.ground.reports import plot
 from deployer.contract.base.errors import MissingTool
-from deployer.contract.proof import report
+from deployer.contract.proof import measured_runs
 
 
 def saved(
-    folder: Path, workload: str = "3dgan", unit: str = report.SECONDS, values: tuple[float, ...] = (9.0, 8.0)
+    folder: Path, workload: str = "3dgan", unit: str = measured_runs.SECONDS, values: tuple[float, ...] = (9.0, 8.0)
 ) -> Path:
     """Write what `report --json` printed, and return its path."""
     runs = [
-        report.Run(f"gan-{n}", workload, "", unit, "lab", "charliecloud", n, n, 1, [each / n for each in values])
+        measured_runs.Run(f"gan-{n}", workload, "", unit, "lab", "charliecloud", n, n, 1, [each / n for each in values])
         for n in (1, 2)
     ]
     path = folder / "report.json"
-    path.write_text(json.dumps(report.record(report.rows(runs), [("gan-3", "it failed")])))
+    path.write_text(json.dumps(measured_runs.record(measured_runs.rows(runs), [("gan-3", "it failed")])))
     return path
 
 
@@ -40,7 +40,7 @@ def test_a_report_is_drawn_beside_published_rows(tmp_path: Path, capsys: pytest.
 
 @pytest.mark.thorough
 def test_names_of_others_are_not_mathematics(tmp_path: Path) -> None:
-    path = saved(tmp_path, r"$\nope{", report.IMAGES, (9.0, 9.1, 9.0))
+    path = saved(tmp_path, r"$\nope{", measured_runs.IMAGES, (9.0, 9.1, 9.0))
     assert main(["report", str(path), "--plot", str(tmp_path / "a.svg")]) == 0
     labels = re.findall(r"<!-- (.*) -->", (tmp_path / "a.svg").read_text())
     assert r"$\mathdefault{6\times10^{0}}$" in labels  # all values are within a power of ten

@@ -3,13 +3,15 @@
 import pytest
 
 from deployer.connected.ground.reports import published_runs
-from deployer.contract.proof import report
+from deployer.contract.proof import measured_runs
 
-OWN = report.Run("train-1", "3dgan", "batch 128", report.SECONDS, "lab", "charliecloud", 2, 2, 1, [10.0, 12.0, 14.0])
+OWN = measured_runs.Run(
+    "train-1", "3dgan", "batch 128", measured_runs.SECONDS, "lab", "charliecloud", 2, 2, 1, [10.0, 12.0, 14.0]
+)
 
 
 def test_published_efficiencies_follow_from_published_times() -> None:
-    rows = [row.run for row in report.rows(published_runs.published(["lrz-3dgan", "lrz-3dgan"]))]
+    rows = [row.run for row in measured_runs.rows(published_runs.published(["lrz-3dgan", "lrz-3dgan"]))]
     assert len(rows) == 33
     for row in rows:
         base = next(each for each in rows if (each.job, each.nodes) == (row.job, 4))
@@ -21,9 +23,9 @@ def test_published_efficiencies_follow_from_published_times() -> None:
 
 
 def test_published_rows_are_in_the_table_of_their_workload_and_labelled() -> None:
-    found = report.rows([OWN, *published_runs.published(["lrz-3dgan"])])
+    found = measured_runs.rows([OWN, *published_runs.published(["lrz-3dgan"])])
     assert found[1].efficiency == 1
-    lines = report.lines(found, lambda head, rows, _: [" ".join(row) for row in (head, *rows)])
+    lines = measured_runs.lines(found, lambda head, rows, _: [" ".join(row) for row in (head, *rows)])
     assert lines[0] == "3dgan: seconds per epoch, mean and half of its 95 % interval"
     assert lines[1] == "NODES RANKS THREADS RUNTIME s/epoch +- EFFICIENCY /NATIVE JOB"
     assert lines[2] == "2 2 1 charliecloud 12.00 4.97 100.0 % - train-1 (batch 128)"

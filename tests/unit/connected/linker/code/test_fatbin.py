@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from deployer.connected.linker.code import fatbin
-from deployer.contract.elf.elf import EHDR
+from deployer.contract.elf.elf_notes import EHDR
 
 SM, PTX, LTO = 2, 1, 8
 Entry = tuple[int, int, int]  # kind, architecture, flags

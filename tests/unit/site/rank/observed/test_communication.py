@@ -10,7 +10,8 @@ from contextlib import closing
 
 import pytest
 
-from deployer.contract.proof.payload import read_payload
+from deployer.contract.proof import evidence
+from deployer.contract.proof.payload import PayloadRecord
 from deployer.site.proof import rank_record
 from deployer.site.rank import launched, payload_monitor
 from deployer.site.rank.observed import communication, mapped_mpi
@@ -51,7 +52,7 @@ def test_a_rank_records_the_network_that_its_nccl_chose(tmp_path):
     words = ["--out", str(tmp_path), "--meet", "1,2,,,", "--", sys.executable, "-I", "-S", "-c", payload, *files]
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": os.getcwd(), "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
     subprocess.run([sys.executable, "-c", code, *words], env=environment, check=True)
-    found = read_payload(recorded(tmp_path, "payload-0.json").encode(), "it").communication
+    found = evidence.read(PayloadRecord, recorded(tmp_path, "payload-0.json").encode(), "it").communication
     assert [os.path.basename(item.path) for item in found.libraries] == ["libnccl.so.2"]
     assert found.nccl == ("2.21.5+cuda12.4", "Socket", ("NET/Socket", "P2P"))
 
@@ -76,7 +77,7 @@ def test_a_world_of_one_is_seen_beside_an_mpi_library(tmp_path):
     words = ["--out", str(tmp_path), "--meet", "1,2,,,", "--", sys.executable, "-I", "-S", "-c", payload, *files]
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": os.getcwd(), "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
     subprocess.run([sys.executable, "-c", code, *words], env=environment, check=True)
-    found = read_payload(recorded(tmp_path, "payload-0.json").encode(), "it")
+    found = evidence.read(PayloadRecord, recorded(tmp_path, "payload-0.json").encode(), "it")
     assert [os.path.basename(item.path) for item in found.libraries] == ["libmpi.so.40"]
     assert found.communication.itself
 
@@ -146,7 +147,7 @@ def test_a_connection_to_another_process_is_none_to_itself(tmp_path, family, add
     assert (record["connected"], watcher.known) == (True, True)
     assert [item["path"] for item in record["libraries"]] == [str(library)]
     text = rank_record.dumps({**rank_record.begun(0, "cn1"), "communication": record})
-    read = read_payload(text.encode(), "it").communication
+    read = evidence.read(PayloadRecord, text.encode(), "it").communication
     assert (read.connected, read.libraries[0].path, read.nccl) == (True, str(library), None)
     assert json.loads(text)["communication"] == record
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from deployer.contract.proof import evidence
-from deployer.contract.proof.payload import read_payload
+from deployer.contract.proof.payload import PayloadRecord
 from deployer.site.proof import rank_record
 from deployer.site.rank import launched, payload_monitor
 from deployer.site.rank.observed import outside
@@ -26,7 +26,9 @@ def watched(folder, command, library="", **environment):
     code += "watch._LAST_WORDS = 0; sys.exit(rank.main(sys.argv[1:]))"
     env = dict(PATH=os.environ["PATH"], PYTHONPATH=os.getcwd(), **environment)
     subprocess.run([sys.executable, "-c", code, *words], env=env, stderr=subprocess.PIPE, timeout=30, check=False)
-    return read_payload(recorded(folder, "payload-%d.json" % launched.task_number(environment)).encode(), "it")
+    return evidence.read(
+        PayloadRecord, recorded(folder, "payload-%d.json" % launched.task_number(environment)).encode(), "it"
+    )
 
 
 @pytest.mark.thorough

@@ -1,4 +1,4 @@
-"""The report on several jobs: measured figures, efficiency, and container compared with native. Pure.
+"""The measured runs in a report: figures, efficiency, and container compared with native. Pure.
 
 A payload describes its figures in the file that DEPLOYER_RESULT specifies; they become part of result.json::
 
@@ -11,7 +11,7 @@ results is read: ``epochs`` with ``seconds``, and ``iterations`` of one rank.
 import csv
 import math
 from collections import OrderedDict
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, TypeVar
 
 from deployer.contract.base import json_records, records
 from deployer.contract.base.errors import UsageError
@@ -21,6 +21,8 @@ from deployer.contract.proof import interval
 from deployer.contract.site.plan import NATIVE
 
 SCHEMA = "report"
+
+_T = TypeVar("_T")
 
 #: The units of figures.
 SECONDS, IMAGES = "s/epoch", "images/s"
@@ -83,8 +85,18 @@ class Run(NamedTuple):
         """Whether it ran without a container."""
         return self.runtime == NATIVE
 
+    @property
+    def table(self) -> Optional[str]:
+        """The published table to which it belongs; None: your own job."""
+        return self.job if self.published is not None else None
+
+    @property
+    def per_node(self) -> float:
+        """The ranks per node."""
+        return self.ranks / self.nodes
+
     def record(self) -> Record:
-        return OrderedDict(self._asdict(), values=list(self.values))
+        return dict(self._asdict(), values=list(self.values))
 
 
 class Row(NamedTuple):
@@ -116,8 +128,15 @@ def of_result(result: Fields) -> Run:
     if not ranks:
         raise UsageError(f"{result.what} has no evidence of any rank", "run it again")
     started = (result.maybe_number("world_size") or len(ranks)) * (result.maybe_number("workers") or 1)
-    count = _own_count(result) or started
-    workload, settings, unit, values = _figures(result, count)
+    if not isinstance(result.record.get("payload"), dict):
+        raise UsageError(f"{result.what} has no figures: the payload wrote no result of its own", _HINT)
+    payload = result.child("payload")
+    measured = payload.maybe_child("measured")
+    processes = measured.maybe_number("processes") if measured else None
+    if measured and processes is not None and not 1 <= processes <= _MOST_PROCESSES:
+        raise UsageError("%s: field 'processes': not a number of processes: %d" % (measured.what, processes), _HINT)
+    count = processes or started  # the payload may start some itself
+    workload, settings, unit, values = _figures(result.text("bundle"), payload, measured, count)
     threads = {rank.maybe_number("threads") for rank in ranks}
     return Run(
         job=result.text("job"),
@@ -133,22 +152,8 @@ def of_result(result: Fields) -> Run:
     )
 
 
-def _own_count(result: Fields) -> Optional[int]:
-    """Return how many processes trained, according to the payload's result, because it may start some itself."""
-    payload = result.child("payload") if isinstance(result.record.get("payload"), dict) else None
-    measured = payload.maybe_child("measured") if payload else None
-    count = measured.maybe_number("processes") if measured else None
-    if measured and count is not None and not 1 <= count <= _MOST_PROCESSES:
-        raise UsageError("%s: field 'processes': not a number of processes: %d" % (measured.what, count), _HINT)
-    return count
-
-
-def _figures(result: Fields, ranks: int) -> Tuple[str, str, str, List[float]]:
+def _figures(bundle: str, payload: Fields, measured: Optional[Fields], ranks: int) -> Tuple[str, str, str, List[float]]:
     """Return workload, settings, unit and values of the payload's own result."""
-    if not isinstance(result.record.get("payload"), dict):
-        raise UsageError(f"{result.what} has no figures: the payload wrote no result of its own", _HINT)
-    payload, bundle = result.child("payload"), result.text("bundle")
-    measured = payload.maybe_child("measured")
     if measured is not None:
         unit = measured.text("unit")
         if unit not in UNITS:
@@ -156,14 +161,13 @@ def _figures(result: Fields, ranks: int) -> Tuple[str, str, str, List[float]]:
         settings = measured.maybe_text("settings") or ""
         return measured.text("workload"), settings, unit, _numbers(measured, "values")
     if isinstance(payload.record.get("epochs"), list):
-        seconds = [_positive(epoch, "seconds") for epoch in payload.items("epochs")]
+        seconds = [_positive(epoch.what, "seconds", epoch.record.get("seconds")) for epoch in payload.items("epochs")]
         # The first epoch includes the time in which the framework builds its graph.
         return bundle, "", SECONDS, _some(seconds[1:] or seconds, payload, "epochs")
     if isinstance(payload.record.get("iterations"), list):
         rates = [ranks * rate for rate in _numbers(payload, "iterations")]
-        settings = (
-            "batch %d per rank" % (payload.maybe_number("batch_size") or 0) if "batch_size" in payload.record else ""
-        )
+        batch = payload.maybe_number("batch_size") or 0
+        settings = "batch %d per rank" % batch if "batch_size" in payload.record else ""
         return payload.maybe_text("network") or bundle, settings, IMAGES, rates
     raise UsageError(f"{payload.what} has no figures: neither measured, epochs nor iterations", _HINT)
 
@@ -172,8 +176,7 @@ def _numbers(fields: Fields, name: str) -> List[float]:
     values = fields.record.get(name)
     if not isinstance(values, list):
         raise UsageError(f"{fields.what}: field {name!r} is not a list of numbers", _HINT)
-    wrapped = (Fields({name: value}, fields.what, own=True) for value in values[: _MAX_VALUES + 1])
-    return _some([_positive(value, name) for value in wrapped], fields, name)
+    return _some([_positive(fields.what, name, value) for value in values[: _MAX_VALUES + 1]], fields, name)
 
 
 def _some(values: List[float], fields: Fields, name: str) -> List[float]:
@@ -183,14 +186,12 @@ def _some(values: List[float], fields: Fields, name: str) -> List[float]:
     return values
 
 
-def _positive(fields: Fields, name: str) -> float:
+def _positive(what: str, name: str, value: Any) -> float:
     """Return a positive number for calculations; JSON may also have NaN, infinity, and integers that are too large."""
-    value = fields.record.get(name)
     if isinstance(value, (int, float)) and not isinstance(value, bool) and _LEAST <= value <= _MOST:
         return float(value)
     shown = printable(repr(value)[:40])
-    message = f"{fields.what}: field {name!r}: not a number from {_LEAST:g} to {_MOST:g}: {shown}"
-    raise UsageError(message, _HINT)
+    raise UsageError(f"{what}: field {name!r}: not a number from {_LEAST:g} to {_MOST:g}: {shown}", _HINT)
 
 
 def of_record(record: Fields) -> Tuple[List[Run], List[Tuple[str, str]]]:
@@ -200,7 +201,8 @@ def of_record(record: Fields) -> Tuple[List[Run], List[Tuple[str, str]]]:
         unit = item.text("unit")
         if unit not in UNITS or not all(1 <= item.number(name) <= _MOST for name in ("nodes", "ranks")):
             raise UsageError(f"{item.what} is not a run: its unit is {unit!r}", "write it with report --json")
-        published = _positive(item, "published") if item.record.get("published") is not None else None
+        published = item.record.get("published")
+        published = None if published is None else _positive(item.what, "published", published)
         runs.append(records.read(Run, item, values=_numbers(item, "values"), published=published))
     return runs, [(item.text("job"), item.text("reason")) for item in record.items("left_out")]
 
@@ -217,40 +219,37 @@ def rows(runs: Sequence[Run], all_layouts: bool = False) -> List[Row]:
     """
 
     def kind(run: Run) -> Tuple[Any, ...]:
-        layout = () if all_layouts else (run.ranks / run.nodes, run.threads)
-        series = run.job if run.published is not None else ""
-        return (*_same(run), run.native, layout, series)
+        return (*_same(run), run.native, () if all_layouts else (run.per_node, run.threads), run.table)
 
-    bases: Dict[Any, List[Run]] = {}
-    for run in runs:
-        known = bases.setdefault(kind(run), [])
-        if known and run.ranks < known[0].ranks:
-            known.clear()
-        if not known or run.ranks == known[0].ranks:
-            known.append(run)
-    natives: Dict[Any, List[Run]] = {}
-    for run in runs:
-        if run.native:
-            natives.setdefault(_place(run), []).append(run)
-    found = []
+    kinds = _grouped(runs, kind)
+    natives = _grouped((run for run in runs if run.native), _place)
+    in_order = []
     for run in sorted(runs, key=_order):
-        base = bases[kind(run)]
-        efficiency = run.speed / run.ranks / interval.mean([each.speed / each.ranks for each in base])
-        without = [] if run.native or run.published is not None else natives.get(_place(run), [])
-        of_native = run.speed / interval.mean([each.speed for each in without]) if without else None
-        found.append(Row(run, efficiency if run.published is None else run.published, of_native, base))
-    return found
+        smallest = min(other.ranks for other in kinds[kind(run)])
+        base = [other for other in kinds[kind(run)] if other.ranks == smallest]
+        efficiency = run.speed / run.ranks / interval.mean([other.speed / other.ranks for other in base])
+        without = [] if run.native or run.table is not None else natives.get(_place(run), [])
+        of_native = run.speed / interval.mean([other.speed for other in without]) if without else None
+        in_order.append(Row(run, efficiency if run.published is None else run.published, of_native, base))
+    return in_order
+
+
+def _grouped(items: Iterable[_T], key: Callable[[_T], Any]) -> Dict[Any, List[_T]]:
+    groups: Dict[Any, List[_T]] = OrderedDict()
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
 
 
 def _same(run: Run) -> Tuple[Any, ...]:
-    return run.workload, run.unit, run.published is None, run.site, "" if run.published is not None else run.settings
+    return run.workload, run.unit, run.table is None, run.site, run.settings if run.table is None else ""
 
 
 def series(run: Run) -> str:
     """Return the name of the plot line to which a run belongs."""
-    if run.published is not None:
-        return run.job
-    layout = "{:.4g} x {}".format(run.ranks / run.nodes, "-" if run.threads is None else run.threads)
+    if run.table is not None:
+        return run.table
+    layout = "{:.4g} x {}".format(run.per_node, "-" if run.threads is None else run.threads)
     return ", ".join(filter(None, (run.site, run.runtime, layout, run.settings)))
 
 
@@ -260,16 +259,15 @@ def _place(run: Run) -> Tuple[Any, ...]:
 
 def _order(run: Run) -> Tuple[Any, ...]:
     """Tables by workload, your own jobs before published rows, layouts apart, and the fewest nodes first."""
-    series = run.job if run.published is not None else ""
-    layout = (run.ranks / run.nodes, run.threads or 0)
-    return (*_same(run)[:2], run.published is not None, run.site, series, run.settings, layout, run.nodes, run.job)
+    published = (run.table is not None, run.site, run.table or "")
+    return (run.workload, run.unit, *published, run.settings, (run.per_node, run.threads or 0), run.nodes, run.job)
 
 
 # ------------------------------------------------------------------------------------------------ writing
 
 _HEAD = ("NODES", "RANKS", "THREADS", "RUNTIME", "%s", "+-", "EFFICIENCY", "/NATIVE", "JOB")
 #: The right-aligned columns.
-RIGHT = frozenset((*_HEAD[:3], *_HEAD[5:8], *UNITS))
+_RIGHT = frozenset((*_HEAD[:3], *_HEAD[5:8], *UNITS))
 _COLUMNS = (
     *("job", "workload", "settings", "unit", "site", "runtime", "nodes", "ranks", "threads", "samples", "mean"),
     *("interval_95", "spread_1_96_sd", "efficiency", "container_to_native", "published"),
@@ -283,16 +281,13 @@ _Table = Callable[..., List[str]]
 
 def lines(found: Sequence[Row], table: _Table) -> List[str]:
     """Return the tables for people; ``table`` lays out head, rows and right-aligned columns."""
-    said: List[str] = []
-    groups: Dict[Tuple[str, str], List[Row]] = OrderedDict()
-    for row in found:
-        groups.setdefault((row.run.workload, row.run.unit), []).append(row)
-    for (workload, unit), members in groups.items():
+    shown: List[str] = []
+    for (workload, unit), rows in _grouped(found, lambda row: (row.run.workload, row.run.unit)).items():
         head = tuple(unit if name == "%s" else name for name in _HEAD)
-        cells = [[printable(cell) for cell in _cells(row)] for row in members]
+        cells = [[printable(cell) for cell in _cells(row)] for row in rows]
         title = f"{printable(workload)}: {UNITS[unit]}, mean and half of its 95 % interval"
-        said += [*([""] if said else []), title, *table(head, cells, RIGHT)]
-    return said
+        shown += [*([""] if shown else []), title, *table(head, cells, _RIGHT)]
+    return shown
 
 
 def _cells(row: Row) -> List[str]:
@@ -307,13 +302,8 @@ def _cells(row: Row) -> List[str]:
         "-" if half is None else _figure(half, run.mean),
         "%.1f %%" % (100 * row.efficiency),
         "-" if row.of_native is None else f"{row.of_native:.3f}",
-        _name(run),
+        ("" if run.table is None else "published, ") + run.job + (f" ({run.settings})" if run.settings else ""),
     ]
-
-
-def _name(run: Run) -> str:
-    settings = f" ({run.settings})" if run.settings else ""
-    return ("published, %s%s" if run.published is not None else "%s%s") % (run.job, settings)
 
 
 def _figure(value: float, mean: float) -> str:
@@ -327,10 +317,9 @@ def csv_text(found: Sequence[Row]) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(_COLUMNS)
     for row in found:
-        figures = _computed(row)
-        known = dict(row.run._asdict(), **figures)
-        known["published"] = "yes" if row.run.published is not None else "no"
-        writer.writerow(["" if known[name] is None else _cell(known[name]) for name in _COLUMNS])
+        published = "no" if row.run.table is None else "yes"
+        known = {**row.run._asdict(), **_computed(row), "published": published}
+        writer.writerow([_cell(known[name]) for name in _COLUMNS])
     return "".join(text)
 
 
@@ -342,6 +331,8 @@ class _Pieces(List[str]):
 
 def _cell(value: Any) -> str:
     """Return a cell. Text that a spreadsheet would read as a formula gets a leading apostrophe, which stays hidden."""
+    if value is None:
+        return ""
     if isinstance(value, (int, float)):
         return f"{value:.6g}" if isinstance(value, float) else str(value)
     text = printable(str(value))
@@ -350,20 +341,18 @@ def _cell(value: Any) -> str:
 
 def record(found: Sequence[Row], left_out: Sequence[Tuple[str, str]]) -> Record:
     """Return the report for programs; ``of_record`` reads it."""
-    runs = [OrderedDict(row.run.record(), **_computed(row)) for row in found]
-    without = [OrderedDict([("job", job), ("reason", reason)]) for job, reason in left_out]
-    return json_records.stamped(SCHEMA, OrderedDict([("runs", runs), ("left_out", without)]))
+    runs = [{**row.run.record(), **_computed(row)} for row in found]
+    without = [{"job": job, "reason": reason} for job, reason in left_out]
+    return json_records.stamped(SCHEMA, {"runs": runs, "left_out": without})
 
 
 def _computed(row: Row) -> Dict[str, Any]:
     values = row.run.values
-    return OrderedDict(
-        [
-            ("samples", len(values)),
-            ("mean", row.run.mean),
-            ("interval_95", interval.half_width(values)),
-            ("spread_1_96_sd", interval.spread(values) if len(values) > 1 else None),
-            ("efficiency", row.efficiency),
-            ("container_to_native", row.of_native),
-        ]
-    )
+    return {
+        "samples": len(values),
+        "mean": row.run.mean,
+        "interval_95": interval.half_width(values),
+        "spread_1_96_sd": interval.spread(values) if len(values) > 1 else None,
+        "efficiency": row.efficiency,
+        "container_to_native": row.of_native,
+    }
