@@ -137,19 +137,21 @@ def ask(argv: List[str], submits: str = "") -> Tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
-def submit(known: Scheduler, argv: List[str], script: str) -> str:
+def submit(known: Scheduler, script: str, seconds: int, after: Optional[str] = None) -> str:
     """Submit a job and return its scheduler id.
 
     If there is no clear answer, for example after a timeout, the scheduler is asked whether it has the job anyway.
 
     Args:
-        argv: the command.
         script: the path of the batch script.
+        seconds: how long it may run.
+        after: as in ``Scheduler.submit``.
 
     Raises:
         NotTaken, MissingTool: the scheduler certainly does not have the job.
         Refused, TransferError, JobFailed: it may have the job.
     """
+    argv = [*known.submit(script, after), *([] if known.prefix else [str(seconds)])]  # else the script contains it
     try:
         return known.parse_submit(*ask(argv, submits=known.submits or argv[0]))
     except (NotTaken, MissingTool):
@@ -275,7 +277,7 @@ def describe(launch: Launch, folder: str, number: Optional[str], known: Optional
     exit_code, cause = outcome.exit_code, outcome.wrong
     if number is None or known is None:
         ended = UNKNOWN if exit_code is None else "FAILED" if exit_code else "COMPLETED"
-        known = JobState(ended if number else "NEW", "", "", "", False)
+        known = JobState(ended if number else "NEW")
     if number:  # until the job has ended, its result is "unfinished"
         cause = None if known.active else _cause(folder, outcome, known.word)
     seconds = None if known.active or exit_code is None else outcome.seconds

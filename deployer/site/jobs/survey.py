@@ -292,7 +292,7 @@ def _submit(
         return PartitionCapture(part.name, SKIPPED, "it runs no jobs now: %s" % (queue.says if queue else "not found"))
     files.write_text(part.script, script(request, profile, part), 0o700)
     try:
-        job_id = jobs.submit(scheduler, scheduler.submit(part.script, _MINUTES * 60), part.script)
+        job_id = jobs.submit(scheduler, part.script, _MINUTES * 60)
     except Refused as error:
         return PartitionCapture(part.name, FAILED, error.message)
     files.write_text(part.job_id, job_id + "\n")

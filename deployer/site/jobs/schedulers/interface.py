@@ -12,6 +12,7 @@ from deployer.contract.base.shell import Code, code
 from deployer.contract.rules.findings import coded
 from deployer.contract.site.plan import GpuRequest
 from deployer.site.capture.scheduler import BatchSystem
+from deployer.site.capture.tools import Tools
 
 #: How processes start on the nodes of a job: on this machine, as steps (srun), or with an agent per node, like ssh.
 ALONE, STEPS, AGENT = "alone", "steps", "agent"
@@ -84,10 +85,10 @@ class JobState(NamedTuple):
     """
 
     word: str
-    reason: str
-    elapsed: str
-    nodes: str
-    active: bool
+    reason: str = ""
+    elapsed: str = ""
+    nodes: str = ""
+    active: bool = False
 
 
 class Queue(NamedTuple):
@@ -182,6 +183,11 @@ class Scheduler(BatchSystem):
             return TransferError(words, f"is {self.title} up? try: {self.answers}")
         return Refused(words, "see " + self.look)
 
+    def check(self, program: str, exit_code: int, err: str, *excused: str) -> None:
+        """Raise the error of a failed command unless ``err`` contains an excused message."""
+        if exit_code != 0 and not any(text in err for text in excused):
+            raise self.failed(f"{program} failed", err)
+
     def refused(self, exit_code: int, out: str, err: str) -> DeployerError:
         """Return the error for a failed submission: NotTaken if there is certainly no job."""
         error = self.failed(f"{self.title} did not take the job", err)
@@ -215,11 +221,12 @@ class Scheduler(BatchSystem):
         del job_id
         return ""
 
-    def submit(self, script: str, seconds: int, after: Optional[str] = None) -> List[str]:
+    def submit(self, script: str, after: Optional[str] = None) -> List[str]:
         """Return argv that submits the batch script at the path ``script``.
 
+        Without directives, the time limit in seconds follows as the last word.
+
         Args:
-            seconds: how long it may run.
             after: the id of the job that must have ended before, successfully or not.
         """
         raise NotImplementedError
@@ -296,8 +303,14 @@ class Scheduler(BatchSystem):
 
     def parse_cancel(self, code: int, out: str, err: str) -> None:
         """Raise Refused or TransferError if the job could not be cancelled. One that has ended is not an error."""
-        if code != 0 and not any(text in err + out for text in self.forgotten):
-            raise self.failed(f"{self.cancels} failed", err or out)
+        if not any(text in out for text in self.forgotten):
+            self.check(self.cancels, code, err or out, *self.forgotten)
+
+
+def printed(tools: Tools, *argv: str, any_status: bool = False) -> str:
+    """Return the output of a command; empty if it is missing or failed."""
+    answer = tools.ask(argv, any_status=any_status)
+    return answer.out if answer else ""
 
 
 def last_words(err: str) -> str:

@@ -39,9 +39,9 @@ class Local(Scheduler):
         del request
         return []
 
-    def submit(self, script: str, seconds: int, after: Optional[str] = None) -> List[str]:
+    def submit(self, script: str, after: Optional[str] = None) -> List[str]:
         del after  # job.sh starts the next job as its last action
-        return ["sh", "-c", _START, "sh", script, str(seconds)]
+        return ["sh", "-c", _START, "sh", script]  # the time limit follows
 
     def parse_submit(self, code: int, out: str, err: str) -> str:
         if code == 127:
@@ -66,7 +66,7 @@ class Local(Scheduler):
     def parse_states(self, code: int, out: str, err: str) -> Dict[str, JobState]:
         del err
         rows = [line.partition("|") for line in out.splitlines()] if code == 0 else []
-        return {number: JobState("RUNNING", "", elapsed.strip(), "", True) for number, _, elapsed in rows}
+        return {number: JobState("RUNNING", elapsed=elapsed.strip(), active=True) for number, _, elapsed in rows}
 
     def elsewhere(self, job_id: str, here: str) -> Optional[str]:
         host = _parts(job_id)[2]

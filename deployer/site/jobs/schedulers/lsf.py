@@ -27,6 +27,7 @@ from deployer.site.jobs.schedulers.interface import (
     counted,
     job_name,
     options,
+    printed,
     word,
 )
 
@@ -46,12 +47,8 @@ _WORDS = {
 #: bjobs -o: a field without a width is not truncated; a missing value is "-".
 _FORMAT = "jobid jobindex stat run_time exec_host pend_reason delimiter='|'"
 _SUBMITTED = re.compile(r"^Job <(\d+)> is submitted to (?:default )?queue <[^>]*>", re.MULTILINE)
-
-
 #: Reasons why a host accepts jobs later but not now (bhosts.1): its load, its jobs, its dispatch window.
 _USABLE = ("ok", "closed_Busy", "closed_Cu_excl", "closed_Excl", "closed_Full", "closed_Wind")
-#: The index that bjobs prints for a job that is not a task of an array.
-_NO_TASK = ("0", "-", "")
 #: bsub expands %J and %I in the path of the output.
 _REPLACED = "%"
 _VERSION = re.compile(r"\bLSF\b.*?(\d+\.\d[\d.]*)")
@@ -110,9 +107,9 @@ class Lsf(Scheduler):
         queues = sorted(zip(parts[::2], parts[1::2]), key=lambda queue: _DEFAULT not in queue[1])
         cluster = _CLUSTER.search(about.out)
         scheduler: Record = {"kind": "lsf", "version": version.group(1).rstrip(".")}
-        gpus = tools.ask(["lshosts", "-gpu"], any_status=True)
+        gpus = _GPUS.search(printed(tools, "lshosts", "-gpu", any_status=True))
         # It is unknown which queues have GPUs, because a job without a request sees none.
-        word: Record = {"gpu_request": words("lsf").gpus} if gpus and _GPUS.search(gpus.out) else {}
+        word: Record = {"gpu_request": words("lsf").gpus} if gpus else {}
         return BatchFacts(
             scheduler, {name: dict(_partition(text), **word) for name, text in queues}, cluster and cluster.group(1)
         )
@@ -140,8 +137,7 @@ class Lsf(Scheduler):
         lines += options(("-U", "reservation", request.reservation))
         return [*lines, *request.directives]
 
-    def submit(self, script: str, seconds: int, after: Optional[str] = None) -> List[str]:
-        del seconds  # the script contains it
+    def submit(self, script: str, after: Optional[str] = None) -> List[str]:
         # bsub only reads directives from its standard input.
         more = ["-w", f"ended({after})"] if after else []
         return ["sh", "-c", 'script=$1; shift; exec bsub "$@" <"$script"', "sh", script, *more]
@@ -160,8 +156,7 @@ class Lsf(Scheduler):
     def parse_queue(self, code: int, out: str, err: str) -> Optional[Queue]:
         if "No such queue" in err:
             return None
-        if code != 0:
-            raise self.failed("bqueues failed", err)
+        self.check("bqueues", code, err)
         queues, _, hosts = out.partition("\n\n")
         states = [line.split()[1] for line in hosts.splitlines()[1:] if len(line.split()) > 1]
         usable = sum(1 for state in states if state in _USABLE)
@@ -171,17 +166,25 @@ class Lsf(Scheduler):
         return ["bjobs", "-a", "-noheader", "-o", _FORMAT, *job_ids]
 
     def parse_states(self, code: int, out: str, err: str) -> Dict[str, JobState]:
-        if code != 0 and not out and not any(text in err for text in self.forgotten):
-            raise self.failed("bjobs failed", err)
-        rows = [[part.strip() for part in line.split("|")] for line in out.splitlines() if line.count("|") >= 5]
-        return {row[0] + ("" if row[1] in _NO_TASK else f"[{row[1]}]"): _state(row[1:]) for row in rows}
+        if not out:
+            self.check("bjobs", code, err, *self.forgotten)
+        states = {}
+        for line in out.splitlines():
+            if line.count("|") >= 5:
+                row = (part.strip() for part in line.split("|", 6)[:6])
+                number, task, status, elapsed, hosts, reason = ("" if part == "-" else part for part in row)
+                name, active = _WORDS.get(status, (status, False))
+                # "2*cn1:2*cn2": slots and hosts
+                nodes = ",".join(dict.fromkeys(host.rpartition("*")[2] for host in hosts.split(":")))
+                own_id = f"{number}[{task}]" if task not in ("", "0") else number
+                states[own_id] = JobState(name, reason, elapsed, nodes, active)
+        return states
 
     def outputs(self) -> List[str]:
         return ["bjobs", "-noheader", "-o", "output_file"]
 
     def parse_outputs(self, code: int, out: str, err: str) -> Set[str]:
-        if code != 0 and "No unfinished job found" not in err:
-            raise self.failed("bjobs failed", err)
+        self.check("bjobs", code, err, "No unfinished job found")
         return {line.strip() for line in out.splitlines()}
 
     def cancel(self, job_id: str) -> List[str]:
@@ -200,11 +203,3 @@ def _path(path: str) -> str:
     if _REPLACED in path:
         raise UsageError(f"LSF cannot write to the path {path!r}", "use another --root")
     return word("the path", path)
-
-
-def _state(row: Sequence[str]) -> JobState:
-    name, active = _WORDS.get(row[1], (row[1], False))
-    elapsed = "" if row[2] == "-" else row[2]
-    # "2*cn1:2*cn2": slots and hosts
-    hosts = dict.fromkeys(part.rpartition("*")[2] for part in row[3].split(":") if part != "-")
-    return JobState(name, "" if row[4] == "-" else row[4], elapsed, ",".join(hosts), active)

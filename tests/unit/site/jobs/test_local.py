@@ -29,7 +29,7 @@ def script(tmp_path):
 
 
 def started(path, seconds=60):
-    return local.parse_submit(*jobs.ask(local.submit(path, seconds)))
+    return local.parse_submit(*jobs.ask([*local.submit(path), str(seconds)]))
 
 
 def ended(job_id):

@@ -15,7 +15,7 @@ SILENT = "slurm_load_jobs error: Unable to contact slurm controller (connect fai
 
 
 def test_argv():
-    assert slurm.submit("/j/job.sh", 60) == ["sbatch", "--parsable", "/j/job.sh"]
+    assert slurm.submit("/j/job.sh") == ["sbatch", "--parsable", "/j/job.sh"]
     assert slurm.state("7") == ["squeue", "--noheader", "--states=all", "--jobs=7", "--format=%i|%T|%M|%N|%r"]
     assert slurm.cancel("7") == ["scancel", "7"]
 
@@ -70,7 +70,7 @@ def test_a_job_of_another_cluster_is_asked_for_there():
     assert slurm.state("7;c1") == [*head, "--jobs=7", "--format=%i;c1|%T|%M|%N|%r"]
     assert slurm.states(["7;c1", "8;c1"]) == [*head, "--jobs=7,8", "--format=%i;c1|%T|%M|%N|%r"]
     assert slurm.cancel("7;c1") == ["scancel", "--clusters=c1", "7"]
-    assert slurm.submit("/j/job.sh", 60, "7;c1") == ["sbatch", "--parsable", "--dependency=afterany:7", "/j/job.sh"]
+    assert slurm.submit("/j/job.sh", "7;c1") == ["sbatch", "--parsable", "--dependency=afterany:7", "/j/job.sh"]
     out = "CLUSTER: c1\n7;c1|RUNNING|0:04|cn1|None\n"
     assert slurm.parse_states(0, out, "") == {"7;c1": ("RUNNING", "", "0:04", "cn1", True)}
 
