@@ -157,12 +157,11 @@ def submit(known: Scheduler, script: str, seconds: int, after: Optional[str] = N
     except (NotTaken, MissingTool):
         raise
     except DeployerError:
-        number = None
         with suppress(DeployerError):
             number = _found(known, script)
-        if number is None:
-            raise
-        return number
+            if number is not None:
+                return number
+        raise
 
 
 def _found(known: Scheduler, script: str) -> Optional[str]:
@@ -203,45 +202,34 @@ def find(store: Store, reference: Optional[str]) -> str:
 
     None selects the last job, preferably one that was submitted. Raises UsageError.
     """
-    found = folders(store)
-    if not found:
+    readable, _ = folders(store)
+    if not readable:
         raise UsageError(f"there are no jobs under {store.jobs}", "start one: run NAME")
     if reference is None:
-        return next((folder for folder in reversed(found) if job_id(folder)), found[-1])
-    for folder in reversed(found):
+        return next((folder for folder in reversed(readable) if job_id(folder)), readable[-1])
+    for folder in reversed(readable):
         number = job_id(folder) or ""
         if reference and reference in (os.path.basename(folder), number, number.partition(";")[0]):  # with its cluster
             return folder
-    raise UsageError(
-        f"no job {reference} under {store.jobs}",
-        "the last ones: " + ", ".join(os.path.basename(folder) for folder in found[-5:]),
-    )
+    last = ", ".join(os.path.basename(folder) for folder in readable[-5:])
+    raise UsageError(f"no job {reference} under {store.jobs}", "the last ones: " + last)
 
 
-def folders(store: Store) -> List[str]:
-    """Return the folders of the jobs that this user may read, the oldest first."""
-    return _seen(store)[0]
+def folders(store: Store) -> Tuple[List[str], List[str]]:
+    """Return the folders of the jobs that this user may read, the oldest first, and of those that he may not.
 
-
-def unseen(store: Store) -> List[str]:
-    """Return the job folders that this user may not read, because they are another user's in a shared root folder."""
-    return _seen(store)[1]
-
-
-def _seen(store: Store) -> Tuple[List[str], List[str]]:
-    found, hidden = [], []
+    The latter are another user's in a shared root folder.
+    """
+    readable, hidden = [], []
     for name in files.names(store.jobs):
-        if name.startswith("."):
-            continue  # being created or removed
-        folder = os.path.join(store.jobs, name)
-        try:
-            state = files.status(os.path.join(folder, result.LAUNCH_FILE))
-        except UsageError:
-            hidden.append(folder)
-            continue
-        if state is not None:
-            found.append((state.st_mtime, folder))
-    return [folder for _, folder in sorted(found)], hidden
+        if not name.startswith("."):  # else it is being created or removed
+            folder = os.path.join(store.jobs, name)
+            try:
+                state = files.status(os.path.join(folder, result.LAUNCH_FILE))
+                readable += [(state.st_mtime, folder)] if state else []
+            except UsageError:
+                hidden.append(folder)
+    return [folder for _, folder in sorted(readable)], hidden
 
 
 def job_id(folder: str) -> Optional[str]:
@@ -265,9 +253,9 @@ def status(folder: str) -> Status:
     try:
         known = known or number(folder)
     except DeployerError as error:
-        told = describe(launch, folder, None, None)
-        doubt = told._replace(problem="perhaps it was submitted: " + error.message, remedy=error.hint)
-        return told if told.problem else doubt
+        new = describe(launch, folder, None, None)
+        doubt = new._replace(problem="perhaps it was submitted: " + error.message, remedy=error.hint)
+        return new if new.problem else doubt
     return describe(launch, folder, known, state(known, launch.scheduler) if known else None)
 
 
@@ -293,8 +281,8 @@ def cancel(folder: str) -> bool:
     if known is None:
         raise UsageError(f"{os.path.basename(folder)} was never submitted", "there is nothing to cancel")
     kind = result.launch(folder).scheduler
-    found = state(known, kind)
-    if found is None or not found.active:
+    current = state(known, kind)
+    if current is None or not current.active:
         return False
     its = scheduler(known, kind)
     try:
@@ -447,14 +435,14 @@ def states(submitted: Sequence[Tuple[str, str]]) -> Dict[str, JobState]:
     Args:
         submitted: the id of each job and the name of its scheduler.
     """
-    found: Dict[str, JobState] = {}
+    known: Dict[str, JobState] = {}
     for each in SCHEDULERS.values():
         owned = [number for number, kind in submitted if scheduler(number, kind) is each]
         for place in sorted(set(map(each.place, owned))):
             together = [number for number in owned if each.place(number) == place]
             for start in range(0, len(together), _AT_ONCE):
-                found.update(each.parse_states(*ask(each.states(together[start : start + _AT_ONCE]))))
-    return found
+                known.update(each.parse_states(*ask(each.states(together[start : start + _AT_ONCE]))))
+    return known
 
 
 class _Outcome(NamedTuple):

@@ -55,15 +55,10 @@ def _first(hosts: List[HostRecord], machines: str) -> Optional[HostRecord]:
 
 
 def _named(hosts: List[HostRecord], name: str) -> Optional[HostRecord]:
-    for short in (False, True):
-        for item in hosts:
-            if _name(item.host, short) == _name(name, short):
-                return item
-    return None
-
-
-def _name(name: str, short: bool) -> str:
-    return name.partition(".")[0] if short else name
+    """Return the record of a host, if possible with exactly this name, or else with the same short name."""
+    short = name.partition(".")[0]
+    same = [item for item in hosts if item.host == name]
+    return next(iter(same or [item for item in hosts if item.host.partition(".")[0] == short]), None)
 
 
 def _address(name: str) -> str:

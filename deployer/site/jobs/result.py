@@ -66,12 +66,13 @@ def write_result(folder: str, outcome: "StepOutcome") -> "Judgement":
     from deployer.site.proof.result import HOSTS, PAYLOAD, assemble
 
     started, found = launch(folder), gather(folder)
-    if outcome.step == PAYLOAD or outcome.exit_code != 0 or outcome.signal is not None:
+    succeeded = outcome.exit_code == 0 and outcome.signal is None
+    if outcome.step == PAYLOAD or not succeeded:
         found = found._replace(told=told(folder))
     shown = set(found.roots.values()) <= {CANARY_TEXT}
     if (outcome.exit_code != 0 or not shown) and outcome.signal is None:
         found = found._replace(image=_image(folder, started))
-    if outcome.step == HOSTS and outcome.exit_code == 0 and outcome.signal is None:
+    if outcome.step == HOSTS and succeeded:
         hosts = os.path.join(folder, HOSTS_FOLDER)
         try:
             rendezvous.write(hosts, started, found.hosts, os.path.join(folder, MACHINES))
@@ -92,7 +93,9 @@ def write_result(folder: str, outcome: "StepOutcome") -> "Judgement":
     else:
         result_reserve.keep_on(folder, started.ranks)  # in case its batch system starts the job again
         with suppress(DeployerError):  # without it, more of the log is attributed to the payload
-            files.write_text(os.path.join(folder, HOSTS_FOLDER, _LOG_FROM), "%d" % _log_size(folder))
+            log_state = files.status(os.path.join(folder, LOG))  # None: a manually started script writes to a terminal
+            size = log_state.st_size if log_state else 0
+            files.write_text(os.path.join(folder, HOSTS_FOLDER, _LOG_FROM), "%d" % size)
     return verdict
 
 
@@ -114,33 +117,17 @@ def write(folder: str, record: json_records.Record) -> None:
     files.write_text(os.path.join(folder, RESULT_FILE), json_records.pretty_rows(record, "ranks"))
 
 
-def _log_size(folder: str) -> int:
-    try:
-        return os.stat(os.path.join(folder, LOG)).st_size
-    except OSError:  # a manually started script writes to a terminal
-        return 0
-
-
 def told(folder: str) -> "Told":
-    """Return what the end of the job's log shows about the last step."""
+    """Return what the end of the job's log shows about the last step, without the output of the steps before it."""
     from deployer.site.proof import causes
 
-    return causes.told(_end_of_log(folder))
-
-
-def _end_of_log(folder: str) -> str:
-    """Return the end of the job's log, without the output of the steps before the last one."""
-    try:
-        with open(os.path.join(folder, HOSTS_FOLDER, _LOG_FROM)) as stream:
-            start = int(stream.read(_MAX_DIGITS))
-    except (OSError, ValueError):
-        start = 0
-    try:
-        with open(os.path.join(folder, LOG), "rb") as log:
-            log.seek(max(start, os.fstat(log.fileno()).st_size - _JOB_TAIL))
-            return log.read(_JOB_TAIL).decode("utf-8", "replace")
-    except OSError:
-        return ""
+    start, end = 0, b""
+    with suppress(OSError, ValueError), open(os.path.join(folder, HOSTS_FOLDER, _LOG_FROM)) as stream:
+        start = int(stream.read(_MAX_DIGITS))
+    with suppress(OSError), open(os.path.join(folder, LOG), "rb") as log:
+        log.seek(max(start, os.fstat(log.fileno()).st_size - _JOB_TAIL))
+        end = log.read(_JOB_TAIL)
+    return causes.told(end.decode("utf-8", "replace"))
 
 
 def _image(folder: str, started: Launch) -> List[Finding]:
@@ -174,14 +161,15 @@ def gather(folder: str) -> "Evidence":
     ranks = texts(os.path.join(folder, RANKS_FOLDER))
     for record in _read_all(ranks, r"node-.+\.json", evidence.read_node):
         ranks.update(record.files)
+    roots = {name: text for name, text in hosts.items() if name.endswith(ROOT_SUFFIX)}
     return Evidence(
-        _read_all(hosts, r".+\.json", evidence.read_host),
-        _read_all(ranks, r"probe-\d+\.json", evidence.read_probe),
-        _read_all(ranks, r"payload-\d+\.json", read_payload),
-        _last_lines(ranks),
-        payload,
-        reason,
-        _roots(hosts),
+        hosts=_read_all(hosts, r".+\.json", evidence.read_host),
+        probes=_read_all(ranks, r"probe-\d+\.json", evidence.read_probe),
+        payloads=_read_all(ranks, r"payload-\d+\.json", read_payload),
+        logs=_last_lines(ranks),
+        payload=payload,
+        payload_error=reason,
+        roots={name[: -len(ROOT_SUFFIX)]: text[:_MAX_ROOT] for name, text in roots.items()},
         networks=_read_all(hosts, r".+" + re.escape(evidence.NETWORK_SUFFIX), evidence.read_network),
     )
 
@@ -206,61 +194,43 @@ def read_file(path: str) -> Fields:
 
 def read(folder: str) -> Fields:
     """Return a job's result.json. Raises UsageError if it is missing or malformed."""
-    path = os.path.join(folder, RESULT_FILE)
-    return read_file(path)
+    return read_file(os.path.join(folder, RESULT_FILE))
 
 
 def texts(folder: str) -> Dict[str, str]:
     """Return the text of each file and rank record in a folder of evidence, by name; only the end of logs."""
-    found: Dict[str, str] = {}
+    by_name: Dict[str, str] = {}
     for name in files.names(folder):
-        if not name.startswith("."):
-            with files.open_regular(os.path.join(folder, name)) as stream:
-                if name.endswith(".log"):
-                    stream.seek(max(0, os.fstat(stream.fileno()).st_size - _LOG_TAIL))
-                text = stream.read().decode("utf-8", "replace")
-            if name.endswith(rank_record.SUFFIX):
-                found.update((own, _plain(own, record)) for own, record in rank_record.latest(text).items())
-            else:
-                found[name] = text
-    return found
-
-
-def _plain(name: str, record: str) -> str:
-    """Return the record of a rank, or the text of a log stored as a record."""
-    if name.endswith(".log"):
-        with suppress(UsageError):
-            return str(json_records.parse(record.encode(), name))
-    return record
+        if name.startswith("."):
+            continue
+        with files.open_regular(os.path.join(folder, name)) as stream:
+            if name.endswith(".log"):
+                stream.seek(max(0, os.fstat(stream.fileno()).st_size - _LOG_TAIL))
+            text = stream.read().decode("utf-8", "replace")
+        if not name.endswith(rank_record.SUFFIX):
+            by_name[name] = text
+            continue
+        for own, record in rank_record.latest(text).items():
+            by_name[own] = record
+            if own.endswith(".log"):  # its text is stored as a record
+                with suppress(UsageError):
+                    by_name[own] = str(json_records.parse(record.encode(), own))
+    return by_name
 
 
 def _read_all(known: Mapping[str, str], pattern: str, parse: Callable[[bytes, str], _T]) -> List[_T]:
-    found = []
-    is_one = re.compile(f"^{pattern}$").match
-    for name in sorted(known):
-        if is_one(name):
-            try:
-                found.append(parse(known[name].encode(), name))
-            except UsageError:
-                continue  # truncated by the failure of a node: it counts as missing
-    return found
-
-
-def _roots(known: Mapping[str, str]) -> Dict[str, str]:
-    """Return the canary output of containers, by host."""
-    return {name[: -len(ROOT_SUFFIX)]: text[:_MAX_ROOT] for name, text in known.items() if name.endswith(ROOT_SUFFIX)}
+    parsed = []
+    for name in filter(re.compile(f"^{pattern}$").match, sorted(known)):
+        with suppress(UsageError):  # truncated by the failure of a node: it counts as missing
+            parsed.append(parse(known[name].encode(), name))
+    return parsed
 
 
 def _last_lines(known: Mapping[str, str]) -> Dict[int, str]:
     """Return the last line of each rank's probe log."""
-    found = {}
     log = re.compile(r"^probe-(\d+)\.log$").match
-    for name, text in known.items():
-        match = log(name)
-        if match:
-            lines = text.strip().splitlines()
-            found[int(match.group(1))] = lines[-1] if lines else "no output"
-    return found
+    matches = ((log(name), text.strip().splitlines()) for name, text in known.items())
+    return {int(match.group(1)): lines[-1] if lines else "no output" for match, lines in matches if match}
 
 
 def _payload(path: str) -> Tuple[Any, Any]:
