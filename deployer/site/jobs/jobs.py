@@ -8,7 +8,6 @@ import time
 from contextlib import suppress
 from typing import IO, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from deployer.contract.base import records
 from deployer.contract.base.errors import DeployerError, JobFailed, MissingTool, Refused, TransferError, UsageError
 from deployer.contract.base.json_records import Record
 from deployer.contract.base.text import printable
@@ -460,8 +459,7 @@ def _outcome(folder: str) -> _Outcome:
         return _Outcome()
     try:
         fields = result.read(folder)
-        findings = [records.read(Finding, item) for item in fields.items("findings")]
-        wrong = next(iter(errors(findings)), None)
+        wrong = next(iter(errors(result.findings(fields))), None)
         return _Outcome(fields.maybe_number("exit_code"), fields.maybe_number("seconds"), wrong)
     except DeployerError as error:
         return _Outcome(unreadable=error.message)

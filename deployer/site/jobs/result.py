@@ -8,7 +8,7 @@ import re
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Tuple, TypeVar
 
-from deployer.contract.base import json_records
+from deployer.contract.base import json_records, records
 from deployer.contract.base.errors import DeployerError, SpaceError, UsageError
 from deployer.contract.base.json_records import Fields
 from deployer.contract.proof import evidence
@@ -195,6 +195,11 @@ def read_file(path: str) -> Fields:
 def read(folder: str) -> Fields:
     """Return a job's result.json. Raises UsageError if it is missing or malformed."""
     return read_file(os.path.join(folder, RESULT_FILE))
+
+
+def findings(fields: Fields) -> List[Finding]:
+    """Return the findings of a result.json. Raises UsageError if one is malformed."""
+    return [records.read(Finding, item) for item in fields.items("findings")]
 
 
 def texts(folder: str) -> Dict[str, str]:

@@ -18,7 +18,7 @@ from deployer.system import afterwards, process
 from tests import running as made
 from tests.others import NOBODY, somebody_else
 
-REQUEST = RunRequest("hello", None, None, None, None, None, None, [], None, [])
+REQUEST = RunRequest("hello")
 
 
 @pytest.fixture

@@ -36,7 +36,7 @@ BINDS = [
 ]
 START_OPTION = made.START_OPTION._replace(name="native-folder", runtime="native")
 PLAN = made.PLAN._replace(start_options=[made.START_OPTION, START_OPTION])
-REQUEST = RunRequest("hello", None, None, None, None, None, None, [], None, [])
+REQUEST = RunRequest("hello")
 ASKED = REQUEST._replace(runtime="native")
 
 

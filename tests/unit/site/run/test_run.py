@@ -42,7 +42,7 @@ from deployer.site.storage import inventory, unfinished
 from deployer.system import files
 from tests import running as made
 
-REQUEST = RunRequest("hello", None, None, None, None, None, None, [], None, [])
+REQUEST = RunRequest("hello")
 
 
 @pytest.fixture
