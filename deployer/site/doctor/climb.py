@@ -4,8 +4,7 @@ A rung is a function of the ``Ground``. It returns a one-line observation, raise
 test here, or raises the DeployerError for the user. The error's exit code becomes doctor's.
 """
 
-import time
-from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, List, NamedTuple, Optional
 
 from deployer.contract.base import json_records
 from deployer.contract.base.errors import DeployerError
@@ -41,9 +40,6 @@ class Ground:
         self.plan: Optional[Plan] = None
         self.nodes: Optional[int] = None  # of the plan's partition
         self.results: Dict[int, Fields] = {}  # of jobs, by their number of nodes
-
-
-Rung = Callable[[Ground], str]
 
 
 class Step(NamedTuple):
@@ -88,23 +84,3 @@ class Climb(NamedTuple):
                 "rungs": [step.record() for step in self.steps],
             },
         )
-
-
-def climb(ground: Ground, rungs: Sequence[Tuple[str, Rung]], tell: Callable[[Step], None]) -> Climb:
-    """Climb until the first failure; ``tell`` receives each step when it is done."""
-    steps: List[Step] = []
-    error: Optional[DeployerError] = None
-    for name, rung in rungs:
-        begun = time.monotonic()
-        hint = ""
-        try:
-            state, saw = OK, rung(ground)
-        except Skipped as reason:
-            state, saw = SKIPPED, str(reason)
-        except DeployerError as broken:
-            state, saw, hint, error = BROKEN, broken.message, broken.hint, broken
-        steps.append(Step(name, state, saw, time.monotonic() - begun, hint))
-        tell(steps[-1])
-        if error:
-            break
-    return Climb(steps, error)

@@ -78,7 +78,7 @@ def collect(store: Store, folders: List[Old]) -> None:
 def _outputs(schedulers: Set[str]) -> Set[str]:
     """Return the folders with the output of all active jobs. A manually submitted script has no id file yet."""
     known = [SCHEDULERS[name] for name in schedulers & set(SCHEDULERS)]
-    paths = (path for scheduler in known for path in scheduler.parse_outputs(*jobs.ask(scheduler.outputs())))
+    paths = (path for scheduler in known for path in scheduler.parse_outputs(*jobs.ask(scheduler.outputs)))
     return {os.path.realpath(os.path.dirname(path.replace("%%", "%"))) for path in paths}
 
 

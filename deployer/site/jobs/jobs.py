@@ -110,7 +110,7 @@ _IN_LOGIN_SHELL = f"""exec bash -lc 'type -P "$1" >/dev/null || {{ echo "{_MISSI
 exec "$@" >&3 3>&-' bash "$@" 3>&1 >/dev/null"""
 
 
-def ask(argv: List[str], submits: str = "") -> Tuple[int, str, str]:
+def ask(argv: Sequence[str], submits: str = "") -> Tuple[int, str, str]:
     """Run a scheduler's command and return (exit code, output, errors) for its parsers.
 
     The environment is deliberately small: sbatch passes it to the job, and its variables (``SBATCH_*``,
@@ -425,7 +425,7 @@ def _copy_from(path: str, offset: int, target: IO[bytes], last: bytes) -> Tuple[
 def state(number: str, kind: str = "") -> Optional[JobState]:
     """Return the scheduler's state of the job with this id; None if it has forgotten it. ``kind`` is its scheduler."""
     known = scheduler(number, kind)
-    return known.parse_state(*ask(known.state(number)), job_id=number)
+    return known.parse_states(*ask(known.states([number]))).get(number)
 
 
 def states(submitted: Sequence[Tuple[str, str]]) -> Dict[str, JobState]:
@@ -434,13 +434,14 @@ def states(submitted: Sequence[Tuple[str, str]]) -> Dict[str, JobState]:
     Args:
         submitted: the id of each job and the name of its scheduler.
     """
+    together: Dict[Tuple[Scheduler, str], List[str]] = {}
+    for number, kind in submitted:
+        owner = scheduler(number, kind)
+        together.setdefault((owner, owner.place(number)), []).append(number)
     known: Dict[str, JobState] = {}
-    for each in SCHEDULERS.values():
-        owned = [number for number, kind in submitted if scheduler(number, kind) is each]
-        for place in sorted(set(map(each.place, owned))):
-            together = [number for number in owned if each.place(number) == place]
-            for start in range(0, len(together), _AT_ONCE):
-                known.update(each.parse_states(*ask(each.states(together[start : start + _AT_ONCE]))))
+    for (owner, _), numbers in together.items():
+        for start in range(0, len(numbers), _AT_ONCE):
+            known.update(owner.parse_states(*ask(owner.states(numbers[start : start + _AT_ONCE]))))
     return known
 
 

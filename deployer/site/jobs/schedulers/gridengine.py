@@ -20,6 +20,7 @@ from deployer.site.jobs.schedulers.interface import (
     job_name,
     options,
     printed,
+    whole_number,
     word,
 )
 
@@ -75,6 +76,7 @@ class GridEngine(Scheduler):
     explains = "qstat -f -explain aE"
     version = "qstat -help"
     answers = "qstat"
+    outputs = ("qstat", "-j", "*")
     silent = ("unable to send message to qmaster", "unable to contact qmaster", "commlib error", "got select error")
     look = "`qconf -sql`, `qconf -spl`, and the site's profile"
     identified = code("id=$JOB_ID.$SGE_TASK_ID id=${{id%.undefined}}\n")
@@ -168,9 +170,6 @@ class GridEngine(Scheduler):
             states[number + ("." + task if task else "")] = JobState(name, nodes=nodes, active=True)
         return states
 
-    def outputs(self) -> List[str]:
-        return ["qstat", "-j", "*"]
-
     def parse_outputs(self, code: int, out: str, err: str) -> Set[str]:
         if self.is_silent(err):
             self.check("qstat", code, err)
@@ -216,12 +215,12 @@ def _gpus(host: str, word: str, tools: Tools) -> int:
 
 
 def _shape(values: Dict[str, str]) -> Record:
-    sockets, cores, threads = (values.get(name, "") for name in ("m_socket", "m_core", "m_thread"))
-    if not (sockets.isdigit() and cores.isdigit() and int(sockets) * int(cores)):
+    sockets, cores, threads = (whole_number(values.get(name, "")) for name in ("m_socket", "m_core", "m_thread"))
+    if not sockets * cores:
         return {}
-    shape: Record = {"sockets": int(sockets), "cores": int(cores)}
-    if threads.isdigit() and int(threads) and int(threads) % int(cores) == 0:
-        shape["threads_per_core"] = int(threads) // int(cores)
+    shape: Record = {"sockets": sockets, "cores": cores}
+    if threads and threads % cores == 0:
+        shape["threads_per_core"] = threads // cores
     return shape
 
 

@@ -134,6 +134,8 @@ class Scheduler(BatchSystem):
     explains = ""
     #: The command that prints its version.
     version = ""
+    #: argv that queries the output files of all active jobs, including manually submitted ones.
+    outputs: Tuple[str, ...] = ("true",)
     #: The command that shows whether the scheduler answers.
     answers = ""
     #: Messages of its commands if the scheduler does not answer; a later query may succeed.
@@ -254,16 +256,8 @@ class Scheduler(BatchSystem):
         """Return the partition, or None if it does not exist. Raises TransferError."""
         raise NotImplementedError
 
-    def state(self, job_id: str) -> List[str]:
-        """Return argv that queries a job's state."""
-        return self.states([job_id])
-
-    def parse_state(self, code: int, out: str, err: str, job_id: str = "") -> Optional[JobState]:
-        """Return the state of ``job_id``, or None if the scheduler has forgotten the job. Raises TransferError."""
-        return self.parse_states(code, out, err).get(job_id)
-
     def states(self, job_ids: Sequence[str]) -> List[str]:
-        """Return argv that queries the states of several jobs at once, all of the same ``place``."""
+        """Return argv that queries the states of jobs, all of the same ``place``."""
         raise NotImplementedError
 
     def parse_states(self, code: int, out: str, err: str) -> Dict[str, JobState]:
@@ -289,17 +283,13 @@ class Scheduler(BatchSystem):
         del job_id, here
         return None
 
-    def outputs(self) -> List[str]:
-        """Return argv that queries the output files of all active jobs, including manually submitted ones."""
-        raise NotImplementedError
-
     def parse_outputs(self, code: int, out: str, err: str) -> Set[str]:
-        """Return the paths of these files. Raises TransferError."""
+        """Return the paths of the files that ``outputs`` prints. Raises TransferError."""
         raise NotImplementedError
 
     def cancel(self, job_id: str) -> List[str]:
         """Return argv that cancels a job."""
-        raise NotImplementedError
+        return [self.cancels, job_id]
 
     def parse_cancel(self, code: int, out: str, err: str) -> None:
         """Raise Refused or TransferError if the job could not be cancelled. One that has ended is not an error."""
@@ -323,6 +313,11 @@ def _reason(err: str) -> str:
     lines = err.splitlines()
     marked = ([line for line in lines if mark in line] for mark in ("submission failed", "error:"))
     return "\n".join(next(filter(None, marked), lines))
+
+
+def whole_number(text: str) -> int:
+    """Return a number; 0 if the text is not one."""
+    return int(text) if text.isdigit() else 0
 
 
 def counted(states: Sequence[str]) -> str:

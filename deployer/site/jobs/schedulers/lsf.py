@@ -79,8 +79,8 @@ class Lsf(Scheduler):
     knows = ("gpus", "exclusive")
     lists = "bqueues"
     explains = "bhosts -l"
-    version = "lsid"
-    answers = "lsid"
+    version = answers = "lsid"
+    outputs = ("bjobs", "-noheader", "-o", "output_file")
     silent = (
         "LSF is down",
         "Cannot connect to LSF",
@@ -180,15 +180,9 @@ class Lsf(Scheduler):
                 states[own_id] = JobState(name, reason, elapsed, nodes, active)
         return states
 
-    def outputs(self) -> List[str]:
-        return ["bjobs", "-noheader", "-o", "output_file"]
-
     def parse_outputs(self, code: int, out: str, err: str) -> Set[str]:
         self.check("bjobs", code, err, "No unfinished job found")
         return {line.strip() for line in out.splitlines()}
-
-    def cancel(self, job_id: str) -> List[str]:
-        return ["bkill", job_id]
 
 
 def _partition(text: str) -> Record:

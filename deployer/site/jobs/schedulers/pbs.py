@@ -26,6 +26,7 @@ from deployer.site.jobs.schedulers.interface import (
     job_name,
     options,
     printed,
+    whole_number,
     word,
 )
 
@@ -85,6 +86,7 @@ class Pbs(Scheduler):
     explains = "pbsnodes -l"
     version = "qstat --version"
     answers = "qstat -B"
+    outputs = ("qstat", "-f")
     silent = ("cannot connect to server", "Connection refused", "Connection timed out")
     look = "`qstat -Q`, and queue, account and limits in the site's profile"
     identified = code("id=$PBS_JOBID\n")
@@ -168,15 +170,9 @@ class Pbs(Scheduler):
             self.check("qstat", code, err, *self.forgotten)
         return {name.rpartition(" ")[2]: _state(fields) for name, fields in records(out).items()}
 
-    def outputs(self) -> List[str]:
-        return ["qstat", "-f"]
-
     def parse_outputs(self, code: int, out: str, err: str) -> Set[str]:
         self.check("qstat", code, err)
         return {fields.get("Output_Path", "").partition(":")[2] for fields in records(out).values()}
-
-    def cancel(self, job_id: str) -> List[str]:
-        return ["qdel", job_id]
 
 
 def _resource(text: str) -> str:
@@ -266,9 +262,9 @@ def _partition(name: str, queue: Dict[str, str], nodes: List[Nodes], tools: Tool
     limit = _CLOCK.match(queue.get(_LIMIT + "walltime", ""))
     if limit:
         partition["max_time"] = duration(limit)
-    most = queue.get(_LIMIT + "nodect", "")
-    if most.isdigit() and int(most):
-        partition["max_nodes"] = int(most)
+    most = whole_number(queue.get(_LIMIT + "nodect", ""))
+    if most:
+        partition["max_nodes"] = most
     shape = common(name, [each.shape for each in nodes], tools)
     if any("gpus" in each.shape for each in nodes):
         partition["gpu_request"] = words("pbs").gpus
@@ -303,8 +299,9 @@ def _features(vnodes: List[Dict[str, str]], queue: Dict[str, str]) -> Iterator[s
 def _shape(vnodes: List[Dict[str, str]]) -> Record:
     """Return the hardware of a host, which may be divided into vnodes."""
     memory = int(sum(_mebibytes(vnode.get(_AVAILABLE + "mem", "")) for vnode in vnodes))
-    counts = ([vnode.get(_AVAILABLE + resource, "") for vnode in vnodes] for resource in ("ncpus", "ngpus"))
-    cpus, gpus = (sum(int(count) for count in each if count.isdigit()) for each in counts)
+    cpus, gpus = (
+        sum(whole_number(vnode.get(_AVAILABLE + resource, "")) for vnode in vnodes) for resource in ("ncpus", "ngpus")
+    )
     shape: Record = {"cpus": cpus, "memory_mb": memory, "gpus": {"count": gpus} if gpus else 0}
     return {key: value for key, value in shape.items() if value}
 

@@ -10,7 +10,16 @@ from deployer.contract.base.json_records import Record
 from deployer.contract.base.shell import code
 from deployer.site.capture.scheduler import CPUS, ENOUGH, GPUS, MEMORY, BatchFacts, Nodes, common, kinds
 from deployer.site.capture.tools import Tools
-from deployer.site.jobs.schedulers.interface import STEPS, JobRequest, JobState, Queue, Scheduler, last_words, printed
+from deployer.site.jobs.schedulers.interface import (
+    STEPS,
+    JobRequest,
+    JobState,
+    Queue,
+    Scheduler,
+    last_words,
+    printed,
+    whole_number,
+)
 
 #: States that can still change; all others are final. A COMPLETING job has ended, but its log is still incomplete.
 _ACTIVE = frozenset((
@@ -20,7 +29,6 @@ _ACTIVE = frozenset((
 #: States of nodes that run jobs, now or after the current ones. A symbol may follow: ``*`` for a node that does not
 #: answer, ``~`` for one that starts on demand.
 _USABLE = re.compile(r"(idle|mixed|allocated|completing|planned|reserved)[^a-z*]?$")
-_FORGOTTEN = "Invalid job id specified"
 #: The start of squeue's line before the jobs of a requested cluster.
 _CLUSTER = "CLUSTER: "
 #: A directive with a list of clusters; each directive is on its own line.
@@ -97,12 +105,12 @@ class Slurm(Scheduler):
     #: The id of a job or of an array's task. If sbatch was given a cluster, the id includes it, in the format of
     #: ``sbatch --parsable``: "ID" or "ID;CLUSTER".
     job_id = re.compile(r"^(\d+)(?:_\d+)?(?:;([\w.-]+))?$")
-    forgotten = (_FORGOTTEN,)
+    forgotten = ("Invalid job id specified",)
     node_list = code('scontrol show hostnames "$SLURM_JOB_NODELIST"')
-    lists = "sinfo"
+    lists = answers = "sinfo"
     explains = "sinfo -R"
     version = "sinfo --version"
-    answers = "sinfo"
+    outputs = ("scontrol", "--oneliner", "show", "job")
     silent = (
         "Unable to contact slurm controller",
         "Socket timed out",
@@ -122,10 +130,8 @@ class Slurm(Scheduler):
         version = re.search(r"\d+\.\d+[\w.-]*", printed(tools, "sinfo", "--version"))
         if version is None:
             return None
-        scheduler: Record = {"kind": "slurm", "version": version.group()}
         pmi = _pmi_types(tools)
-        if pmi:
-            scheduler["pmi"] = pmi
+        scheduler: Record = {"kind": "slurm", "version": version.group(), **({"pmi": pmi} if pmi else {})}
         config = printed(tools, "scontrol", "show", "config")
         settings = {name: value.strip() for name, value in re.findall(r"^(\w+)\s*= (.*)$", config, re.MULTILINE)}
         # If the controller did not answer, it will not answer now.
@@ -244,9 +250,6 @@ class Slurm(Scheduler):
                 numbers[command] = number + cluster
         return numbers
 
-    def outputs(self) -> List[str]:
-        return ["scontrol", "--oneliner", "show", "job"]
-
     def parse_outputs(self, code: int, out: str, err: str) -> Set[str]:
         self.check("scontrol", code, err)
         jobs = ((_JOB_STATE.search(line), _OUTPUT.search(line)) for line in out.splitlines())
@@ -325,7 +328,7 @@ def _partitions(
     partitions: Record = {}
     for marked in sorted(by_name, key=lambda name: (not name.endswith("*"), name)):  # a star marks the default
         name, own = marked.rstrip("*"), by_name[marked]
-        every = [Nodes(int(row[1]), _shape(row), row[10].split(","), _count(row[9])) for row in own]
+        every = [Nodes(int(row[1]), _shape(row), row[10].split(","), whole_number(row[9])) for row in own]
         for entry, words, nodes in kinds(name, every):
             fields = _partition(entry, own[0], nodes, tools, [details.get(name, {}), settings])
             partitions[entry] = dict(fields, **words)
@@ -361,7 +364,7 @@ def _limit_memory(shape: Record, cpus: int, levels: List[Dict[str, str]]) -> boo
     def per_node(limit: str) -> int:
         """Return a memory limit for a whole node; 0 if there is none."""
         limits = ((level.get(limit + "PerNode", ""), level.get(limit + "PerCPU", "")) for level in levels)
-        return next(filter(None, (_count(node) or _count(cpu) * cpus for node, cpu in limits)), 0)
+        return next(filter(None, (whole_number(node) or whole_number(cpu) * cpus for node, cpu in limits)), 0)
 
     shape[MEMORY] = min(shape[MEMORY], per_node("MaxMem") or shape[MEMORY])
     selects = (level.get("SelectTypeParameters", "NONE") for level in levels)
@@ -369,15 +372,10 @@ def _limit_memory(shape: Record, cpus: int, levels: List[Dict[str, str]]) -> boo
     return "MEMORY" in consumed.upper() and 0 < per_node("DefMem") < ENOUGH * shape[MEMORY]
 
 
-def _count(text: str) -> int:
-    """Return a number; 0 if the text is not one."""
-    return int(text) if text.isdigit() else 0
-
-
 def _shape(row: List[str]) -> Record:
     shape: Record = {}
-    sockets, cores, threads, memory = map(_count, row[2:6])
-    cpus = _count(row[9])
+    sockets, cores, threads, memory = map(whole_number, row[2:6])
+    cpus = whole_number(row[9])
     if sockets * cores:
         shape.update(sockets=sockets, cores=sockets * cores)
     if threads:

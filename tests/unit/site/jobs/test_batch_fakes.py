@@ -87,7 +87,7 @@ def test_a_job_is_taken_watched_and_cancelled(kind, tmp_path):
     state = jobs.state(number, kind)
     assert (state.word, state.nodes, state.active) == ("RUNNING", "cn1,cn2", True)
     assert jobs.states([(number, kind)]) == {number: state}
-    assert scheduler.parse_outputs(*jobs.ask(scheduler.outputs())) == {str(tmp_path / scheduler.own_log)}
+    assert scheduler.parse_outputs(*jobs.ask(scheduler.outputs)) == {str(tmp_path / scheduler.own_log)}
     scheduler.parse_cancel(*jobs.ask(scheduler.cancel(number)))
     state = jobs.state(number, kind)
     assert (state.word, state.active) == ("FAILED", False)
