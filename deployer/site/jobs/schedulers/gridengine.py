@@ -11,18 +11,8 @@ from deployer.contract.base.json_records import Record
 from deployer.contract.base.shell import code
 from deployer.site.capture.scheduler import BatchFacts, common, duration
 from deployer.site.capture.tools import Tools
-from deployer.site.jobs.schedulers.interface import (
-    JobRequest,
-    JobState,
-    Queue,
-    Scheduler,
-    counted,
-    job_name,
-    options,
-    printed,
-    whole_number,
-    word,
-)
+from deployer.site.jobs.schedulers.interface import JobRequest, JobState, Queue, Scheduler
+from deployer.site.jobs.schedulers.texts import counted, job_name, options, printed, whole_number, word
 
 #: The meaning of each letter of a job's state, the most important letter first.
 _LETTERS = (

@@ -7,18 +7,15 @@ start a process on each node.
 import re
 from typing import Dict, List, NamedTuple, Optional, Pattern, Sequence, Set, Tuple
 
-from deployer.contract.base.errors import DeployerError, Refused, TransferError, UsageError
+from deployer.contract.base.errors import DeployerError, Refused, TransferError
 from deployer.contract.base.shell import Code, code
 from deployer.contract.rules.findings import coded
 from deployer.contract.site.plan import GpuRequest
 from deployer.site.capture.scheduler import BatchSystem
-from deployer.site.capture.tools import Tools
+from deployer.site.jobs.schedulers.texts import last_words
 
 #: How processes start on the nodes of a job: on this machine, as steps (srun), or with an agent per node, like ssh.
 ALONE, STEPS, AGENT = "alone", "steps", "agent"
-
-#: Texts that every batch system reads as a single word.
-_WORD = re.compile(r"[\w.+@%/=:&|*!()<>\[\]-]+$")
 
 
 class JobRequest(NamedTuple):
@@ -297,47 +294,8 @@ class Scheduler(BatchSystem):
             self.check(self.cancels, code, err or out, *self.forgotten)
 
 
-def printed(tools: Tools, *argv: str, any_status: bool = False) -> str:
-    """Return the output of a command; empty if it is missing or failed."""
-    answer = tools.ask(argv, any_status=any_status)
-    return answer.out if answer else ""
-
-
-def last_words(err: str) -> str:
-    """Return the end of a command's error output as one line."""
-    return " / ".join(err.strip().splitlines()[-3:]) or "it said nothing"
-
-
 def _reason(err: str) -> str:
     """Return the lines that explain why a command failed, without others, such as those of a site's plugin."""
     lines = err.splitlines()
     marked = ([line for line in lines if mark in line] for mark in ("submission failed", "error:"))
     return "\n".join(next(filter(None, marked), lines))
-
-
-def whole_number(text: str) -> int:
-    """Return a number; 0 if the text is not one."""
-    return int(text) if text.isdigit() else 0
-
-
-def counted(states: Sequence[str]) -> str:
-    """Return how many nodes are in each state; a node without a state is free."""
-    return ", ".join(f"{states.count(state)} {state or 'free'}" for state in sorted(set(states)))
-
-
-def word(what: str, value: str) -> str:
-    """Return ``value`` for a directive. Raises UsageError if a batch system could read it as more than one word."""
-    if not _WORD.match(value):
-        raise UsageError(f"{what} {value!r} cannot be in a directive", "use letters, digits and ._+@%/=:-")
-    return value
-
-
-def options(*wanted: Tuple[str, str, Optional[str]]) -> List[str]:
-    """Return directives of an option and its value, from (option, its name for errors, value or nothing)."""
-    return [f"{option} {word(what, value)}" for option, what, value in wanted if value]
-
-
-def job_name(name: str) -> str:
-    """Return a name that every batch system accepts: it begins with a letter."""
-    plain = re.sub(r"[^A-Za-z0-9._-]", "-", name)
-    return plain if plain[:1].isalpha() else "j-" + plain

@@ -19,17 +19,8 @@ from deployer.contract.bundle.job import clock
 from deployer.contract.rules.batch_words import words
 from deployer.site.capture.scheduler import BatchFacts
 from deployer.site.capture.tools import Tools
-from deployer.site.jobs.schedulers.interface import (
-    JobRequest,
-    JobState,
-    Queue,
-    Scheduler,
-    counted,
-    job_name,
-    options,
-    printed,
-    word,
-)
+from deployer.site.jobs.schedulers.interface import JobRequest, JobState, Queue, Scheduler
+from deployer.site.jobs.schedulers.texts import counted, job_name, options, printed, word
 
 #: From "Job states" in the administration pages.
 _WORDS = {

@@ -17,18 +17,8 @@ from deployer.contract.bundle.job import clock
 from deployer.contract.rules.batch_words import words
 from deployer.site.capture.scheduler import ENOUGH, BatchFacts, Nodes, common, duration, kinds
 from deployer.site.capture.tools import Tools
-from deployer.site.jobs.schedulers.interface import (
-    JobRequest,
-    JobState,
-    Queue,
-    Scheduler,
-    counted,
-    job_name,
-    options,
-    printed,
-    whole_number,
-    word,
-)
+from deployer.site.jobs.schedulers.interface import JobRequest, JobState, Queue, Scheduler
+from deployer.site.jobs.schedulers.texts import counted, job_name, options, printed, whole_number, word
 
 #: The states in pbs_job_attributes(7B).
 _WORDS = {

@@ -10,16 +10,8 @@ from deployer.contract.base.json_records import Record
 from deployer.contract.base.shell import code
 from deployer.site.capture.scheduler import CPUS, ENOUGH, GPUS, MEMORY, BatchFacts, Nodes, common, kinds
 from deployer.site.capture.tools import Tools
-from deployer.site.jobs.schedulers.interface import (
-    STEPS,
-    JobRequest,
-    JobState,
-    Queue,
-    Scheduler,
-    last_words,
-    printed,
-    whole_number,
-)
+from deployer.site.jobs.schedulers.interface import STEPS, JobRequest, JobState, Queue, Scheduler
+from deployer.site.jobs.schedulers.texts import last_words, printed, whole_number
 
 #: States that can still change; all others are final. A COMPLETING job has ended, but its log is still incomplete.
 _ACTIVE = frozenset((
