@@ -55,8 +55,7 @@ def two_nodes(ground: Ground) -> str:
 def fabric(ground: Ground) -> str:
     """Report which network the two nodes used, and its speed."""
     _, plan = _known(ground)
-    fields = _result(ground)
-    _stop_at(fields, _FABRIC)
+    fields = _result(ground, _FABRIC)
     ranks = fields.items("ranks")
     used = ranks[0].maybe_text("provider") if ranks else None
     if used:
@@ -69,11 +68,9 @@ def fabric(ground: Ground) -> str:
 def horovod(ground: Ground) -> str:
     """Check that Horovod starts with the image's framework and computes a correct sum over the nodes."""
     installed, plan = _known(ground)
-    if _horovod(installed, plan) is None:
+    if packages.folder(installed, "horovod", plan.abi) is None:
         raise Skipped("the image has no Horovod")
-    fields = _result(ground)
-    _stop_at(fields, _TRAINING)
-    figures: Record = fields.record.get("payload") or {}
+    figures: Record = _result(ground, _TRAINING).record.get("payload") or {}
     shown = map(figures.get, ("horovod", "framework", "size"))
     return "Horovod {} with {}: allreduce over {} ranks is right".format(*shown)
 
@@ -84,20 +81,18 @@ def _known(ground: Ground) -> Tuple[InstalledImage, Plan]:
     return ground.installed, ground.plan
 
 
-def _horovod(installed: InstalledImage, plan: Plan) -> Optional[str]:
-    return packages.folder(installed, "horovod", plan.abi)
-
-
 def _most(ground: Ground) -> int:
     """Return the number of nodes of the larger job: two, if the partition has them."""
     return min(2, ground.nodes or 2)
 
 
-def _result(ground: Ground) -> Fields:
-    """Return the result of the larger of the two jobs."""
-    if _most(ground) not in ground.results:
+def _result(ground: Ground, codes: Collection[str]) -> Fields:
+    """Return the result of the larger of the two jobs; raise its first error with one of ``codes``."""
+    fields = ground.results.get(_most(ground))
+    if fields is None:
         raise Skipped("no job was run")
-    return ground.results[_most(ground)]
+    _stop_at(fields, codes)
+    return fields
 
 
 # --- the jobs ---
@@ -108,12 +103,10 @@ def _job(ground: Ground, nodes: int, ranks_per_node: int) -> Fields:
     installed, plan = _known(ground)
     python = installed.manifest().image.python
     command = [python or "python3", "-c", "pass"]
-    if nodes == _most(ground) and _horovod(installed, plan):
+    if nodes == _most(ground) and packages.folder(installed, "horovod", plan.abi):
         command = ["python3", "-c", payload.SOURCE]  # the Python that PATH finds, with its packages
-    name = installed.receipt.label
-    folder = run.prepare(
-        ground.store, RunRequest(name, plan=plan.site), Job("doctor", command, nodes, ranks_per_node, 1, _TIME)
-    )
+    job = Job("doctor", command, nodes, ranks_per_node, threads=1, time=_TIME)
+    folder = run.prepare(ground.store, RunRequest(installed.receipt.label, plan=plan.site), job)
     if python is None:  # prepare() has made the checks of `run`: the site's MPI may have been replaced
         shutil.rmtree(folder, ignore_errors=True)
         raise Skipped("the image has no Python, so its ranks can prove nothing; doctor NAME tests with another image")

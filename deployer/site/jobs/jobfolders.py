@@ -17,19 +17,17 @@ from deployer.site.storage.store import Store
 from deployer.system import files
 
 #: The files in a job's folder before there is any result: the log, and the evidence of its steps.
-_OURS = frozenset(
-    (
-        result.LAUNCH_FILE,
-        result.SCRIPT,
-        result.JOB_ID,
-        result.AGENT,
-        result.ENVIRONMENT,
-        result.MACHINES,
-        result.LOG,
-        result.HOSTS_FOLDER,
-        result.RANKS_FOLDER,
-        result_reserve.NAME,
-    )
+_OURS = (
+    result.LAUNCH_FILE,
+    result.SCRIPT,
+    result.JOB_ID,
+    result.AGENT,
+    result.ENVIRONMENT,
+    result.MACHINES,
+    result.LOG,
+    result.HOSTS_FOLDER,
+    result.RANKS_FOLDER,
+    result_reserve.NAME,
 )
 _SHOWN = 3
 
