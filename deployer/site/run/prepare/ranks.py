@@ -42,6 +42,7 @@ def ranks_container(resolved: ResolvedRun, chosen: Chosen, folder: str, users: S
         installed,
         resolved.manifest.image,
         plan,
+        chosen.runtime,
         binds=[
             Bind(resolved.store.tool, plans.TOOL, "this tool"),
             Bind(folder, plans.JOB, "the job's folder"),
@@ -50,9 +51,7 @@ def ranks_container(resolved: ResolvedRun, chosen: Chosen, folder: str, users: S
         ],
         environment={**own, **job.environment},
         variant=installed.variant(plan.abi) if plan.abi else None,
-        contained=chosen.runtime.contained,
         own=resolved.request.home,
-        makes_targets=chosen.runtime.makes_targets,
         users=resolved.environment,
     )._replace(arguments=option.arguments, devices=cdi_names(plan))
     environment, passed = dict(ranks.environment), list(ranks.passed)

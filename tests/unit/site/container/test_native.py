@@ -148,7 +148,7 @@ def test_nothing_of_the_image_is_used(store):
         HostFile("lib/libx.so", LINK, "libpsm2.so.2", "a name"),
     )
     plan = PLAN._replace(host=host, environment={"LD_LIBRARY_PATH": "/opt/mpi/lib", "A": "1"})
-    found = container.make(image, made.IMAGE, plan, [], {"A": "0", "B": "2"}, contained=False)
+    found = container.make(image, made.IMAGE, plan, runtime, [], {"A": "0", "B": "2"})
     assert found.environment == {
         "A": "1",
         "B": "2",
