@@ -75,12 +75,10 @@ class Climb(NamedTuple):
 
     def record(self) -> Record:
         """Return the climb as a JSON object."""
-        return json_records.stamped(
-            "doctor",
-            {
-                "healthy": self.error is None,
-                "broken": self.steps[-1].name if self.error else None,
-                "exit_code": self.error.exit_code if self.error else 0,
-                "rungs": [step.record() for step in self.steps],
-            },
-        )
+        record = {
+            "healthy": self.error is None,
+            "broken": self.steps[-1].name if self.error else None,
+            "exit_code": self.error.exit_code if self.error else 0,
+            "rungs": [step.record() for step in self.steps],
+        }
+        return json_records.stamped("doctor", record)

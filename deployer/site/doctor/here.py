@@ -94,9 +94,7 @@ def image(ground: Ground) -> str:
 
     The container must see the image's root directory, not the host's.
     """
-    if ground.installed is None:
-        ground.installed = find(ground)
-    installed = ground.installed
+    installed = ground.installed = ground.installed or find(ground)
     name = installed.receipt.label
     whole = inventory.check(ground.store, installed)
     manifest = installed.manifest()

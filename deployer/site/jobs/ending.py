@@ -20,15 +20,10 @@ _DEPTH = 100
 
 def lines(status: Status) -> List[str]:
     """Return the lines to print for a person about a job that has ended."""
-    name = f"job {status.launch.job} ({status.job_id})"
-    words = [status.state]
-    if status.exit_code is not None:
-        words.append("exit %d" % status.exit_code)
-    if status.seconds is not None:
-        words.append("%d s" % status.seconds)
-    elif status.elapsed:
-        words.append(status.elapsed)
-    shown = ["{}: {}".format(name, ", ".join(words)), f"log: {os.path.join(status.folder, result.LOG)}"]
+    exit_code = "" if status.exit_code is None else "exit %d" % status.exit_code
+    took = status.elapsed if status.seconds is None else "%d s" % status.seconds
+    end = ", ".join(filter(None, (status.state, exit_code, took)))
+    shown = [f"job {status.launch.job} ({status.job_id}): {end}", f"log: {os.path.join(status.folder, result.LOG)}"]
     try:
         fields = result.read(status.folder)
         warnings = [finding for finding in result.findings(fields) if finding.severity == WARNING]

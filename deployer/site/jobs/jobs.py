@@ -126,12 +126,12 @@ def ask(argv: Sequence[str], submits: str = "") -> Tuple[int, str, str]:
     program = submits or argv[0]
     # over ssh, only a login shell may know the commands
     in_login_shell = ["sh", "-c", _IN_LOGIN_SHELL, "sh", program, *argv]
-    found = shutil.which(program) is not None
-    done = process.run(argv if found else in_login_shell, _PATIENCE, env=environment, check=False)
-    if not found and done.returncode == _NOT_FOUND and done.stdout.startswith(_MISSING):
+    in_path = shutil.which(program) is not None
+    done = process.run(argv if in_path else in_login_shell, _PATIENCE, env=environment, check=False)
+    if not in_path and done.returncode == _NOT_FOUND and done.stdout.startswith(_MISSING):
         hint = "this needs the batch system's commands: are you on a login node?"
         raise MissingTool(f"cannot start {program}: No such file or directory", hint)
-    if found and done.returncode == _NOT_FOUND and not submits:  # one of deployer's own scripts
+    if in_path and done.returncode == _NOT_FOUND and not submits:  # one of deployer's own scripts
         done = process.run(in_login_shell, _PATIENCE, env=environment, check=False)
     return done.returncode, done.stdout, done.stderr
 

@@ -65,33 +65,34 @@ def write_result(folder: str, outcome: "StepOutcome") -> "Judgement":
     from deployer.site.jobs import rendezvous
     from deployer.site.proof.result import HOSTS, PAYLOAD, assemble
 
-    started, found = launch(folder), gather(folder)
+    started, gathered = launch(folder), gather(folder)
     succeeded = outcome.exit_code == 0 and outcome.signal is None
     if outcome.step == PAYLOAD or not succeeded:
-        found = found._replace(told=told(folder))
-    shown = set(found.roots.values()) <= {CANARY_TEXT}
+        gathered = gathered._replace(told=told(folder))
+    shown = set(gathered.roots.values()) <= {CANARY_TEXT}
     if (outcome.exit_code != 0 or not shown) and outcome.signal is None:
-        found = found._replace(image=_image(folder, started))
+        gathered = gathered._replace(image=_image(folder, started))
     if outcome.step == HOSTS and succeeded:
         hosts = os.path.join(folder, HOSTS_FOLDER)
         try:
-            rendezvous.write(hosts, started, found.hosts, os.path.join(folder, MACHINES))
+            rendezvous.write(hosts, started, gathered.hosts, os.path.join(folder, MACHINES))
         except SpaceError as error:
             result_reserve.release(folder)
             outcome = outcome._replace(full=error.message)
     steps = _steps(folder, outcome)
-    verdict = assemble(started, found, outcome, steps)
+    verdict = assemble(started, gathered, outcome, steps)
     try:
         write(folder, verdict.record)
     except SpaceError as error:
         # Other writes to this folder have failed too: evidence, the log, perhaps the payload's output.
         result_reserve.release(folder)
-        verdict = assemble(started, found, outcome._replace(full=error.message), steps)
+        verdict = assemble(started, gathered, outcome._replace(full=error.message), steps)
         write(folder, verdict.record)
     if outcome.step == PAYLOAD or verdict.exit_code:
         result_reserve.release(folder)
     else:
-        result_reserve.keep_on(folder, started.ranks)  # in case its batch system starts the job again
+        with suppress(DeployerError):  # without the reserve, the job continues
+            result_reserve.keep(folder, started.ranks)  # in case its batch system starts the job again
         with suppress(DeployerError):  # without it, more of the log is attributed to the payload
             log_state = files.status(os.path.join(folder, LOG))  # None: a manually started script writes to a terminal
             size = log_state.st_size if log_state else 0

@@ -9,6 +9,7 @@ import re
 import stat
 import sys
 import time
+from contextlib import suppress
 from typing import List, NamedTuple, Optional, Sequence
 
 from deployer.contract.base import json_records, shell
@@ -313,11 +314,9 @@ def _captured(part: _Part) -> PartitionCapture:
 
 def _words(part: _Part) -> str:
     """Return the error in a job's log, if any."""
-    try:
-        with files.open_regular(part.log) as stream:
-            return causes.told(stream.read(_MAX_LOG).decode("utf-8", "replace")).reason or ""
-    except FileNotFoundError:
-        return ""
+    with suppress(FileNotFoundError), files.open_regular(part.log) as stream:
+        return causes.told(stream.read(_MAX_LOG).decode("utf-8", "replace")).reason or ""
+    return ""
 
 
 def _make_folder(path: str) -> None:

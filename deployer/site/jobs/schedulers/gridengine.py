@@ -190,18 +190,14 @@ def _nodes(text: str, word: Optional[str], tools: Tools) -> Dict[str, List[Recor
         shape = _shape(dict(_VALUE.findall(inner)))
         queues = _QUEUE.findall(inner)
         if word and queues and f"<resourcevalue name='{word}'" in inner:
-            count = _gpus(host, word, tools)
+            # qhost prints only the free GPUs
+            values = _fields(printed(tools, "qconf", "-se", host)).get("complex_values", "").replace(" ", "")
+            total = re.search(rf"(?:^|,){re.escape(word)}=(\d+)(?:\.0*)?(?:,|$)", values)
+            count = int(total.group(1)) if total else 0
             shape.update({"gpus": {"count": count}} if count else {})
         for queue in queues:
             shapes.setdefault(queue, []).append(shape)
     return shapes
-
-
-def _gpus(host: str, word: str, tools: Tools) -> int:
-    """Return the total number of GPUs of a host; qhost prints only the free ones."""
-    values = _fields(printed(tools, "qconf", "-se", host)).get("complex_values", "")
-    match = re.search(rf"(?:^|,){re.escape(word)}=(\d+)(?:\.0*)?(?:,|$)", values.replace(" ", ""))
-    return int(match.group(1)) if match else 0
 
 
 def _shape(values: Dict[str, str]) -> Record:

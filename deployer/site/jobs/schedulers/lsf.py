@@ -89,14 +89,14 @@ class Lsf(Scheduler):
     ends = ("TERM", "INT", "USR2")
 
     def facts(self, tools: Tools) -> Optional[BatchFacts]:
-        about = tools.ask(["lsid"])
-        version = _VERSION.search(about.out) if about else None
+        about = printed(tools, "lsid")
+        version = _VERSION.search(about)
         listed = tools.ask(["bqueues", "-l"]) if version else None
-        if about is None or version is None or listed is None:
+        if version is None or listed is None:
             return None
         parts = _QUEUE.split(listed.out)[1:]
         queues = sorted(zip(parts[::2], parts[1::2]), key=lambda queue: _DEFAULT not in queue[1])
-        cluster = _CLUSTER.search(about.out)
+        cluster = _CLUSTER.search(about)
         scheduler: Record = {"kind": "lsf", "version": version.group(1).rstrip(".")}
         gpus = _GPUS.search(printed(tools, "lshosts", "-gpu", any_status=True))
         # It is unknown which queues have GPUs, because a job without a request sees none.

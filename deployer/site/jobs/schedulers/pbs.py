@@ -20,21 +20,17 @@ from deployer.site.capture.tools import Tools
 from deployer.site.jobs.schedulers.interface import JobRequest, JobState, Queue, Scheduler
 from deployer.site.jobs.schedulers.texts import counted, job_name, options, printed, whole_number, word
 
-#: The states in pbs_job_attributes(7B).
-_WORDS = {
-    "Q": "PENDING",
-    "H": "HELD",
-    "W": "PENDING",
-    "T": "TRANSFERRING",
-    "R": "RUNNING",
-    "B": "RUNNING",
-    "E": "COMPLETING",
-    "S": "SUSPENDED",
-    "U": "SUSPENDED",
-    "M": "MOVED",
-    "F": "COMPLETED",
-    "X": "COMPLETED",
-}
+#: The meaning of a job's states (pbs_job_attributes(7B)).
+_LETTERS = (
+    ("QW", "PENDING"),
+    ("H", "HELD"),
+    ("T", "TRANSFERRING"),
+    ("RB", "RUNNING"),
+    ("E", "COMPLETING"),
+    ("SU", "SUSPENDED"),
+    ("M", "MOVED"),
+    ("FX", "COMPLETED"),
+)
 _FINAL = ("COMPLETED", "FAILED", "MOVED")
 #: States of nodes that run jobs, now or after the current ones (pbs_node_attributes(7B)).
 _USABLE = frozenset(
@@ -182,7 +178,8 @@ def _path(path: str) -> str:
 
 
 def _state(fields: Dict[str, str]) -> JobState:
-    name = _WORDS.get(fields.get("job_state", ""), "UNKNOWN")
+    letter = fields.get("job_state") or "-"
+    name = next((name for letters, name in _LETTERS if letter in letters), "UNKNOWN")
     if name == "COMPLETED" and fields.get("Exit_status", "0") != "0":
         name = "FAILED"
     hosts = dict.fromkeys(part.partition("/")[0] for part in fields.get("exec_host", "").split("+"))

@@ -160,11 +160,9 @@ class Slurm(Scheduler):
             "--cpus-per-task=%d" % request.cpus_per_rank,
             "--time=" + request.time,
             "--no-requeue",  # a job that starts again over its own output is worse than a failed one
+            *(["--mem=%dM" % request.memory_mb] if request.memory_mb is not None else []),
+            *(["--exclusive"] if request.exclusive else []),
         ]
-        if request.memory_mb is not None:
-            lines.append("--mem=%dM" % request.memory_mb)
-        if request.exclusive:
-            lines.append("--exclusive")
         if len(request.constraints) > 1 and any("|" in each for each in request.constraints):
             raise Refused(
                 "Slurm cannot combine the constraints " + " and ".join(map(repr, request.constraints)),
