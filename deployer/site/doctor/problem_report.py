@@ -39,10 +39,9 @@ _OF_LAUNCH = ("nodes", "ranks_per_node", "threads", "workers", "runtime", "time"
 
 def last_job(ground: Ground) -> str:
     """Return the newest job folder under the root folder; empty if there is none."""
-    try:
+    with suppress(DeployerError):
         return jobs.find(ground.store, None)
-    except DeployerError:
-        return ""
+    return ""
 
 
 def text(ground: Ground, climb: Climb, folder: str) -> str:

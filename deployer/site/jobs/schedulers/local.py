@@ -5,7 +5,7 @@ later process with the same PID. Other hosts cannot query it.
 """
 
 import re
-from typing import Dict, List, Optional, Sequence, Set
+from typing import Dict, List, Optional, Sequence
 
 from deployer.contract.base.errors import JobFailed, MissingTool
 from deployer.site.jobs.schedulers.interface import ALONE, JobRequest, JobState, Queue, Scheduler
@@ -71,10 +71,6 @@ class Local(Scheduler):
     def elsewhere(self, job_id: str, here: str) -> Optional[str]:
         host = _parts(job_id)[2]
         return host if host != here else None
-
-    def parse_outputs(self, code: int, out: str, err: str) -> Set[str]:
-        del code, out, err
-        return set()  # there is no queue, and a running job has written its id
 
     def cancel(self, job_id: str) -> List[str]:
         # timeout forwards the signal to its process group, and kills the remaining processes later. With "hosts",

@@ -8,11 +8,10 @@ examples and XSEDE's ipf, which reads it too. A queue's hosts can be groups, exc
 not counted; a job in the queue captures the hardware of a node.
 """
 
-import os
 import re
 from typing import Dict, List, Optional, Sequence, Set
 
-from deployer.contract.base.errors import Refused, UsageError
+from deployer.contract.base.errors import Refused
 from deployer.contract.base.json_records import Record
 from deployer.contract.base.shell import code
 from deployer.contract.bundle.job import clock
@@ -20,7 +19,7 @@ from deployer.contract.rules.batch_words import words
 from deployer.site.capture.scheduler import BatchFacts
 from deployer.site.capture.tools import Tools
 from deployer.site.jobs.schedulers.interface import JobRequest, JobState, Queue, Scheduler
-from deployer.site.jobs.schedulers.texts import counted, job_name, options, printed, word
+from deployer.site.jobs.schedulers.texts import counted, job_name, options, output_path, printed, word
 
 #: From "Job states" in the administration pages.
 _WORDS = {
@@ -40,8 +39,6 @@ _FORMAT = "jobid jobindex stat run_time exec_host pend_reason delimiter='|'"
 _SUBMITTED = re.compile(r"^Job <(\d+)> is submitted to (?:default )?queue <[^>]*>", re.MULTILINE)
 #: Reasons why a host accepts jobs later but not now (bhosts.1): its load, its jobs, its dispatch window.
 _USABLE = ("ok", "closed_Busy", "closed_Cu_excl", "closed_Excl", "closed_Full", "closed_Wind")
-#: bsub expands %J and %I in the path of the output.
-_REPLACED = "%"
 _VERSION = re.compile(r"\bLSF\b.*?(\d+\.\d[\d.]*)")
 _CLUSTER = re.compile(r"^My cluster name is (\S+)", re.MULTILINE)
 _QUEUE = re.compile(r"^QUEUE: (\S+)", re.MULTILINE)
@@ -109,7 +106,7 @@ class Lsf(Scheduler):
         slots = request.ranks_per_node
         lines = [
             "-J " + job_name(request.name),
-            "-o " + _path(os.path.join(request.folder, self.own_log)),
+            "-o " + output_path(self.title, request.folder, self.own_log, "%"),  # bsub would expand %J and %I
             "-rn",  # a job that starts again over its own output is worse than a failed one
             "-n %d" % (request.nodes * slots),
             '-R "span[ptile=%d]"' % slots,
@@ -181,10 +178,3 @@ def _partition(text: str) -> Record:
     if not limit or not float(limit.group(1)):
         return {}
     return {"max_time": clock(int(float(limit.group(1)) * 60))}
-
-
-def _path(path: str) -> str:
-    """Return a path in which bsub has nothing to expand. Raises UsageError."""
-    if _REPLACED in path:
-        raise UsageError(f"LSF cannot write to the path {path!r}", "use another --root")
-    return word("the path", path)

@@ -6,7 +6,6 @@ writes to the log itself. The attributes of queues come from pbs_queue_attribute
 pbs_node_attributes(7B).
 """
 
-import os
 import re
 from typing import Dict, Iterator, List, Optional, Sequence, Set
 
@@ -18,7 +17,7 @@ from deployer.contract.rules.batch_words import words
 from deployer.site.capture.scheduler import ENOUGH, BatchFacts, Nodes, common, duration, kinds
 from deployer.site.capture.tools import Tools
 from deployer.site.jobs.schedulers.interface import JobRequest, JobState, Queue, Scheduler
-from deployer.site.jobs.schedulers.texts import counted, job_name, options, printed, whole_number, word
+from deployer.site.jobs.schedulers.texts import counted, job_name, options, output_path, printed, whole_number, word
 
 #: The meaning of a job's states (pbs_job_attributes(7B)).
 _LETTERS = (
@@ -119,7 +118,7 @@ class Pbs(Scheduler):
             "-S /bin/bash",
             "-N " + job_name(request.name)[:15],  # the limit of older versions; 230 characters since 13
             "-j oe",
-            "-o " + _path(os.path.join(request.folder, self.own_log)),
+            "-o " + output_path(self.title, request.folder, self.own_log, ":"),  # qsub would read HOST:PATH
             "-r n",  # a job that starts again over its own output is worse than a failed one
             "-l select=" + chunk,
             "-l place=scatter" + (":excl" if request.exclusive else ""),
@@ -168,13 +167,6 @@ def _resource(text: str) -> str:
             f"constraint {text!r} is not a resource of PBS", "write NAME=VALUE, for instance cpu_type=icelake"
         )
     return text
-
-
-def _path(path: str) -> str:
-    """Return a path that qsub does not read as HOST:PATH. Raises UsageError."""
-    if ":" in path:
-        raise UsageError(f"PBS cannot write to the path {path!r}", "use another --root")
-    return word("the path", path)
 
 
 def _state(fields: Dict[str, str]) -> JobState:

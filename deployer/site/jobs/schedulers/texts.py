@@ -43,6 +43,19 @@ def options(*wanted: Tuple[str, str, Optional[str]]) -> List[str]:
     return [f"{option} {word(what, value)}" for option, what, value in wanted if value]
 
 
+def output_path(title: str, folder: str, name: str, special: str) -> str:
+    """Return a file's path for a directive. Raises UsageError if it contains ``special``.
+
+    Args:
+        title: the batch system.
+        special: a character to which the batch system gives a meaning.
+    """
+    path = f"{folder}/{name}"
+    if special in path:
+        raise UsageError(f"{title} cannot write to the path {path!r}", "use another --root")
+    return word("the path", path)
+
+
 def job_name(name: str) -> str:
     """Return a name that every batch system accepts: it begins with a letter."""
     plain = re.sub(r"[^A-Za-z0-9._-]", "-", name)
