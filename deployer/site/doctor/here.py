@@ -82,10 +82,8 @@ def runtime(ground: Ground) -> str:
         if ground.plan and name not in objections:
             modules = ", ".join(ground.plan.modules_of(name))
             raise Skipped(f"{program} is not in PATH here; a job gets it with {modules}")
-        raise MissingTool(
-            objections.get(name) or f"no {program} in PATH",
-            f"see `module avail {name}`, and name the module in the site's profile",
-        )
+        hint = f"see `module avail {name}`, and name the module in the site's profile"
+        raise MissingTool(objections.get(name) or f"no {program} in PATH", hint)
     return "{} {}, {}".format(program, machine.version(Tools(), name) or "(version unknown)", path)
 
 
@@ -106,32 +104,30 @@ def image(ground: Ground) -> str:
         return saw + "; no Python in it, so no container was started"
     try:
         request = execs.ExecRequest(name, ground.plan.site if ground.plan else None)
-        started, settings, _ = execs.prepare(ground.store, request)
+        chosen, settings, _ = execs.prepare(ground.store, request)
     except Refused as refused:
         if ground.plan and ground.plan.namespaces:
             return f"{saw}; no container was started here: {refused.message}"
         raise
-    if not started.known.carried and shutil.which(started.program) is None:
-        return saw + f"; no {started.program} here to start it"
-    seen = plans.CANARY if started.overlays and files.is_file(installed.rootfs + plans.CANARY) else "/"
+    if not chosen.known.carried and shutil.which(chosen.program) is None:
+        return saw + f"; no {chosen.program} here to start it"
+    seen = plans.CANARY if chosen.overlays and files.is_file(installed.rootfs + plans.CANARY) else "/"
     command = [manifest.image.python, "-I", "-S", "-c", _ROOT, seen]
     environment = container.user_environment()
     with home.temporary() as own:
-        words_to_run = argv(started.argv(settings, command), {**environment, container.OWN.name: own})
-        done = process.run(words_to_run, _PATIENCE, environment, check=False, hint="is the file system slow?")
+        start = argv(chosen.argv(settings, command), {**environment, container.OWN.name: own})
+        done = process.run(start, _PATIENCE, environment, check=False, hint="is the file system slow?")
     if done.returncode:
-        raise IntegrityError(
-            f"a container of {name} does not start: {done.last_words()}",
-            f"try: python3 deployer.pyz exec {name} -- {manifest.image.python} --version",
-        )
+        hint = f"try: python3 deployer.pyz exec {name} -- {manifest.image.python} --version"
+        raise IntegrityError(f"a container of {name} does not start: {done.last_words()}", hint)
     here = os.stat(installed.rootfs + seen)
     answer = done.stdout.split()
-    if started.overlays and len(answer) > 1:
+    if chosen.overlays and len(answer) > 1:
         answer[1] = str(here.st_dev)  # an overlay reports its own device number
     if answer != ["root", str(here.st_dev), str(here.st_ino)]:
         raise IntegrityError(
             f"the container of {name} sees another root than its image's ({done.stdout.strip()[:100]})",
-            f"{started.program} does not confine it: do not use it; see the profile's runtimes",
+            f"{chosen.program} does not confine it: do not use it; see the profile's runtimes",
         )
     return saw + "; its container sees its own root"
 

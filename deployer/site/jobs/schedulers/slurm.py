@@ -144,10 +144,8 @@ class Slurm(Scheduler):
 
     def failed(self, what: str, err: str) -> DeployerError:
         if "munge" in err.lower():
-            return TransferError(
-                f"{what}: munge, by which Slurm knows you, does not answer here: {last_words(err)}",
-                "try another login node, and tell the site",
-            )
+            what += ": munge, by which Slurm knows you, does not answer here"
+            return TransferError(f"{what}: {last_words(err)}", "try another login node, and tell the site")
         return super().failed(what, err)
 
     def directives(self, request: JobRequest) -> List[str]:
