@@ -195,7 +195,7 @@ def container(store: Store, image: InstalledImage, job: Path, count: int) -> Con
     }
     binds = [Bind(str(job), plans.JOB, ""), Bind(store.tool, plans.TOOL, "")]
     variant = image.variant(plans.MPICH_ABI)
-    made = containers.make(image, image.manifest().image, None, binds, threads, variant)
+    made = containers.make(image, image.manifest().image, None, RUNTIMES["charliecloud"], binds, threads, variant)
     home = {"HOME": str(MEMORY), "TMPDIR": str(MEMORY)}  # job.sh makes one for each job
     return made._replace(environment={**made.environment, **home}, private=str(MEMORY))
 

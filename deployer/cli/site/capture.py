@@ -128,8 +128,8 @@ def _survey(args: argparse.Namespace) -> None:
 def _show_jobs(args: argparse.Namespace, request: Any) -> None:
     """Print the jobs that a survey would submit, after a capture of the login node; keep no new files."""
     begun = files.lexists(request.folder)  # its jobs may be in the queue
-    profile = survey.login(request).profile
-    scripts = {part.name: survey.script(request, profile, part) for part in survey.parts(request, profile)}
+    jobs = survey.Survey(request, survey.login(request).profile)
+    scripts = {part.name: jobs.script(part) for part in jobs.wanted()}
     if not begun:
         files.remove_tree(request.folder)
     if common.as_json(args, {"jobs": scripts}):

@@ -17,7 +17,7 @@ from deployer.site.container import home as homes
 from deployer.site.container import hostfiles as site_hostfiles
 from deployer.site.container import targets
 from deployer.site.container.runtimes import native
-from deployer.site.container.runtimes.interface import Container
+from deployer.site.container.runtimes.interface import Container, Runtime
 from deployer.site.storage.store import InstalledImage
 from deployer.system import files
 from deployer.system.observe import observations
@@ -47,27 +47,26 @@ def make(
     installed: InstalledImage,
     image: Image,
     plan: Optional[Plan],
+    runtime: Runtime,
     binds: Sequence[Bind],
     environment: Mapping[str, str],
     variant: Optional[str] = None,
-    contained: bool = True,
     own: Home = Home(),  # noqa: B008 (an immutable record)
-    makes_targets: bool = False,
     users: Mapping[str, str] = {},
 ) -> Container:
     """Return the container of ``installed`` at a site.
 
     Args:
         plan: None for a bundle that was not packed for a site: nothing from the host is passed or bound.
+        runtime: without a container, the host's environment replaces the image's, and the home is the user's own unless
+            another one is chosen.
         binds: further binds, after the plan's.
         environment: variables that override the image's; the plan's override both.
         variant: the folder of the Horovod variant to use, if the bundle has any.
-        contained: False: the host's environment replaces the image's, and the home is the user's own unless another one
-            is chosen.
         own: the user's choices for the home.
-        makes_targets: as in ``Runtime``.
         users: the user's variables, which override all others.
     """
+    contained = runtime.contained
     whole = environment_of(image) if contained else {}
     if contained and own.user_site:
         del whole[_NO_USER_SITE]
@@ -80,7 +79,7 @@ def make(
     bound = []
     if plan:
         # Without a container, a bind gives a host path another name. The host has every spare library.
-        bound = _of_plan(installed, plan, whole, makes_targets) if contained else [*plan.binds]
+        bound = _of_plan(installed, plan, whole, runtime.makes_targets) if contained else [*plan.binds]
         single = [] if contained else hostfiles.for_image(plan.host, lambda _: True)
         bound += [Bind(item.source, item.target, item.why) for item in single if item.kind != hostfiles.LINK]
     if files.is_folder(installed.app):

@@ -48,9 +48,8 @@ class Anonymous:
 
     def __init__(self, names: Mapping[str, Sequence[str]]) -> None:
         self._redact = Redaction(names)
-        every = documents.every_page()
         #: Texts of deployer's own, which are kept whole.
-        self._ours = frozenset([*(page.code for page in every), *RUNTIMES, *SCHEDULERS])
+        self._ours = frozenset([*(page.code for page in documents.every_page()), *RUNTIMES, *SCHEDULERS])
         self._vocabulary = _vocabulary()
         self._unknown: Dict[str, str] = {}
 

@@ -4,8 +4,7 @@ A rung is a function of the ``Ground``. It returns a one-line observation, raise
 test here, or raises the DeployerError for the user. The error's exit code becomes doctor's.
 """
 
-import time
-from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, List, NamedTuple, Optional
 
 from deployer.contract.base import json_records
 from deployer.contract.base.errors import DeployerError
@@ -43,9 +42,6 @@ class Ground:
         self.results: Dict[int, Fields] = {}  # of jobs, by their number of nodes
 
 
-Rung = Callable[[Ground], str]
-
-
 class Step(NamedTuple):
     """The outcome of a rung.
 
@@ -79,32 +75,10 @@ class Climb(NamedTuple):
 
     def record(self) -> Record:
         """Return the climb as a JSON object."""
-        return json_records.stamped(
-            "doctor",
-            {
-                "healthy": self.error is None,
-                "broken": self.steps[-1].name if self.error else None,
-                "exit_code": self.error.exit_code if self.error else 0,
-                "rungs": [step.record() for step in self.steps],
-            },
-        )
-
-
-def climb(ground: Ground, rungs: Sequence[Tuple[str, Rung]], tell: Callable[[Step], None]) -> Climb:
-    """Climb until the first failure; ``tell`` receives each step when it is done."""
-    steps: List[Step] = []
-    error: Optional[DeployerError] = None
-    for name, rung in rungs:
-        begun = time.monotonic()
-        hint = ""
-        try:
-            state, saw = OK, rung(ground)
-        except Skipped as reason:
-            state, saw = SKIPPED, str(reason)
-        except DeployerError as broken:
-            state, saw, hint, error = BROKEN, broken.message, broken.hint, broken
-        steps.append(Step(name, state, saw, time.monotonic() - begun, hint))
-        tell(steps[-1])
-        if error:
-            break
-    return Climb(steps, error)
+        record = {
+            "healthy": self.error is None,
+            "broken": self.steps[-1].name if self.error else None,
+            "exit_code": self.error.exit_code if self.error else 0,
+            "rungs": [step.record() for step in self.steps],
+        }
+        return json_records.stamped("doctor", record)

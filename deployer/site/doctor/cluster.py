@@ -9,13 +9,13 @@ import re
 import shutil
 import time
 from contextlib import suppress
-from typing import List, Optional, Sequence, Tuple
+from typing import Collection, Optional, Tuple
 
-from deployer.contract.base import records
 from deployer.contract.base.errors import DeployerError, JobFailed, Refused, TransferError, Unknown
 from deployer.contract.base.json_records import Fields, Record
+from deployer.contract.base.text import counted
 from deployer.contract.bundle.job import Job
-from deployer.contract.rules.findings import Finding, errors
+from deployer.contract.rules.findings import errors
 from deployer.contract.site.plan import Plan
 from deployer.site.doctor import payload
 from deployer.site.doctor.climb import Ground, Skipped
@@ -32,6 +32,7 @@ _TIME = "00:10:00"
 _FIRST, _LAST = 1.0, 10.0
 #: The codes of findings that belong to rungs above the MPI rung.
 _FABRIC = ("mpi.provider", "limits.memlock")
+#: Lines of a job's log from the launcher or deployer.
 _NOT_THE_PAYLOAD = re.compile(r"\s*$|(srun|slurmstepd|deployer|hint): ")
 _TRAINING = ("payload.failed", "payload.result", "itex.inactive", "gpu.unusable")
 
@@ -54,34 +55,24 @@ def two_nodes(ground: Ground) -> str:
 def fabric(ground: Ground) -> str:
     """Report which network the two nodes used, and its speed."""
     _, plan = _known(ground)
-    found = _result(ground)
-    _stop_at(found, _FABRIC)
-    ranks = found.items("ranks")
+    fields = _result(ground, _FABRIC)
+    ranks = fields.items("ranks")
     used = ranks[0].maybe_text("provider") if ranks else None
-    asked = plan.environment.get("FI_PROVIDER")
-    if asked and used:
-        what = f"{used}, as the plan asks"
-    elif used:
-        what = f"{used}; the plan asks for none"
+    if used:
+        what = used + (", as the plan asks" if plan.environment.get("FI_PROVIDER") else "; the plan asks for none")
     else:
         what = "%s does not say which network it uses" % (plan.mpi.family if plan.mpi else "the image's MPI")
-    return f"{what}; {_speed(found)}"
+    return f"{what}; {_speed(fields)}"
 
 
 def horovod(ground: Ground) -> str:
     """Check that Horovod starts with the image's framework and computes a correct sum over the nodes."""
     installed, plan = _known(ground)
-    if _horovod(installed, plan) is None:
+    if packages.folder(installed, "horovod", plan.abi) is None:
         raise Skipped("the image has no Horovod")
-    found = _result(ground)
-    _stop_at(found, _TRAINING)
-    said: Record = found.record.get("payload") or {}
-    return "{} {} with {}: allreduce over {} ranks is right".format(
-        "Horovod",
-        said.get("horovod"),
-        said.get("framework"),
-        said.get("size"),
-    )
+    figures: Record = _result(ground, _TRAINING).record.get("payload") or {}
+    shown = map(figures.get, ("horovod", "framework", "size"))
+    return "Horovod {} with {}: allreduce over {} ranks is right".format(*shown)
 
 
 def _known(ground: Ground) -> Tuple[InstalledImage, Plan]:
@@ -90,20 +81,18 @@ def _known(ground: Ground) -> Tuple[InstalledImage, Plan]:
     return ground.installed, ground.plan
 
 
-def _horovod(installed: InstalledImage, plan: Plan) -> Optional[str]:
-    return packages.folder(installed, "horovod", plan.abi)
-
-
 def _most(ground: Ground) -> int:
     """Return the number of nodes of the larger job: two, if the partition has them."""
     return min(2, ground.nodes or 2)
 
 
-def _result(ground: Ground) -> Fields:
-    """Return the result of the larger of the two jobs."""
-    if _most(ground) not in ground.results:
+def _result(ground: Ground, codes: Collection[str]) -> Fields:
+    """Return the result of the larger of the two jobs; raise its first error with one of ``codes``."""
+    fields = ground.results.get(_most(ground))
+    if fields is None:
         raise Skipped("no job was run")
-    return ground.results[_most(ground)]
+    _stop_at(fields, codes)
+    return fields
 
 
 # --- the jobs ---
@@ -114,11 +103,10 @@ def _job(ground: Ground, nodes: int, ranks_per_node: int) -> Fields:
     installed, plan = _known(ground)
     python = installed.manifest().image.python
     command = [python or "python3", "-c", "pass"]
-    if nodes == _most(ground) and _horovod(installed, plan):
+    if nodes == _most(ground) and packages.folder(installed, "horovod", plan.abi):
         command = ["python3", "-c", payload.SOURCE]  # the Python that PATH finds, with its packages
-    name = installed.receipt.label
-    request = RunRequest(name, None, None, None, None, None, None, (), plan.site, ())
-    folder = run.prepare(ground.store, request, Job("doctor", command, nodes, ranks_per_node, 1, _TIME))
+    job = Job("doctor", command, nodes, ranks_per_node, threads=1, time=_TIME)
+    folder = run.prepare(ground.store, RunRequest(installed.receipt.label, plan=plan.site), job)
     if python is None:  # prepare() has made the checks of `run`: the site's MPI may have been replaced
         shutil.rmtree(folder, ignore_errors=True)
         raise Skipped("the image has no Python, so its ranks can prove nothing; doctor NAME tests with another image")
@@ -128,49 +116,43 @@ def _job(ground: Ground, nodes: int, ranks_per_node: int) -> Fields:
     try:
         state = _wait(folder, job_id, ground.patience)
     except BaseException:  # including Ctrl-C: leave no job behind
-        _give_up(folder)
+        with suppress(DeployerError):  # the first error is the one to report
+            jobs.cancel(folder)
         raise
-    found = _read(folder, state)
-    ground.results[nodes] = found
-    if not errors(_findings(found)):
+    fields = ground.results[nodes] = _read(folder, state)
+    if not errors(result.findings(fields)):
         shutil.rmtree(folder, ignore_errors=True)
-    return found
+    return fields
 
 
 def _wait(folder: str, job_id: str, patience: float) -> Optional[JobState]:
     """Wait for a job and return its last state. Raises Unknown if it does not end within ``patience`` seconds."""
     until = time.monotonic() + patience
     pause = _FIRST
-    said = "the scheduler does not answer"
+    answer = "the scheduler does not answer"
     while True:
         try:
             state = jobs.state(job_id, result.launch(folder).scheduler)
             if state is None or not state.active:
                 return state
-            said = f"{state.word} {state.reason}"
+            answer = f"{state.word} {state.reason}"
         except TransferError as error:
-            said = error.message
+            answer = error.message
         if time.monotonic() > until:
             raise Unknown(
-                "job %s did not end within %d s: %s" % (job_id, patience, said.strip()),
+                "job %s did not end within %d s: %s" % (job_id, patience, answer.strip()),
                 f"the queue may be long: give it more with --patience SECONDS; what it did so far: {folder}",
             )
         time.sleep(pause)
         pause = min(pause * 1.2, _LAST)
 
 
-def _give_up(folder: str) -> None:
-    with suppress(DeployerError):  # the first error is the one to report
-        jobs.cancel(folder)
-
-
 def _read(folder: str, state: Optional[JobState]) -> Fields:
     """Return the result of a job that has ended. Raises JobFailed if there is none."""
-    word = state.word if state else "over"
     if jobs.final_exit(folder) is None and not os.path.isfile(os.path.join(folder, result.RESULT_FILE)):
-        last = jobs.tail(folder, 1)
+        word, last = state.word if state else "over", "".join(jobs.tail(folder, 1))
         raise JobFailed(
-            "the job is {} and left no result: {}".format(word, last[0] if last else "its log is empty"),
+            f"the job is {word} and left no result: {last or 'its log is empty'}",
             f"see {folder}: the nodes may lack the shared folder, or the site's Python",
         )
     return result.read(folder)
@@ -179,23 +161,23 @@ def _read(folder: str, state: Optional[JobState]) -> Fields:
 # --- what a job proved ---
 
 
-def _world(found: Fields, ranks: int) -> str:
+def _world(fields: Fields, ranks: int) -> str:
     """Return what a job proves about MPI; raise any error that does not belong to a higher rung."""
-    above = _FABRIC + _TRAINING
-    _stop_at(found, [each.code for each in errors(_findings(found)) if each.code not in above])
-    shown = found.items("ranks")
-    if found.maybe_number("world_size") != ranks or not shown:
-        raise JobFailed("the job left no proof of %d ranks" % ranks, f"see {found.what}")
+    codes = {finding.code for finding in errors(result.findings(fields))}
+    _stop_at(fields, codes - {*_FABRIC, *_TRAINING})
+    shown = fields.items("ranks")
+    if fields.maybe_number("world_size") != ranks or not shown:
+        raise JobFailed("the job left no proof of %d ranks" % ranks, f"see {fields.what}")
     hosts = sorted({rank.text("host") for rank in shown})
     library = shown[0].maybe_text("mpi_library") or "an MPI library that does not report its name"
     expected = shown[0].maybe_text("host_mpi_identity")
     whose = ", the site's own" if expected and expected == shown[0].maybe_text("mpi_identity") else ""
-    speed = "; " + _speed(found) if ranks > 1 else ""
-    return "%d rank%s on %s: %s%s%s" % (ranks, "" if ranks == 1 else "s", ", ".join(hosts), library, whose, speed)
+    speed = "; " + _speed(fields) if ranks > 1 else ""
+    return "{} on {}: {}{}{}".format(counted(ranks, "rank"), ", ".join(hosts), library, whose, speed)
 
 
-def _speed(found: Fields) -> str:
-    figures = [rank.record.get("allreduce") for rank in found.items("ranks")]
+def _speed(fields: Fields) -> str:
+    figures = [rank.record.get("allreduce") for rank in fields.items("ranks")]
     known = [each for each in figures if isinstance(each, dict)]
     if len(known) < 2:  # a single rank is always fast
         return "no Allreduce between ranks was measured"
@@ -204,21 +186,13 @@ def _speed(found: Fields) -> str:
     return f"Allreduce {latency:g} us, {bandwidth:g} MB/s"
 
 
-def _findings(found: Fields) -> List[Finding]:
-    return [records.read(Finding, item) for item in found.items("findings")]
-
-
-def _stop_at(found: Fields, codes: Sequence[str]) -> None:
+def _stop_at(fields: Fields, codes: Collection[str]) -> None:
     """Raise the first error of a job with one of ``codes``, with its remedy."""
-    for each in errors(_findings(found)):
-        if each.code == "payload.failed" and each.code in codes:
-            folder = os.path.dirname(found.what)
-            raise JobFailed(f"{each.message}: {_last_words(folder)}", f"its log: {folder}/{result.LOG}")
-        if each.code in codes:
-            raise Refused(f"{each.code}: {each.subject}: {each.message}", each.remedy)
-
-
-def _last_words(folder: str) -> str:
-    """Return the last line of a job's log that came from neither the launcher nor deployer."""
-    lines = [line.strip() for line in jobs.tail(folder) if not _NOT_THE_PAYLOAD.match(line)]
-    return lines[-1] if lines else "it said nothing"
+    for finding in errors(result.findings(fields)):
+        if finding.code == "payload.failed" and finding.code in codes:
+            folder = os.path.dirname(fields.what)
+            lines = [line.strip() for line in jobs.tail(folder) if not _NOT_THE_PAYLOAD.match(line)]
+            last_line = lines[-1] if lines else "it said nothing"
+            raise JobFailed(f"{finding.message}: {last_line}", f"its log: {folder}/{result.LOG}")
+        if finding.code in codes:
+            raise Refused(f"{finding.code}: {finding.subject}: {finding.message}", finding.remedy)

@@ -35,21 +35,19 @@ _ROOT = "import os, sys; found = os.stat(sys.argv[1]); print('root', found.st_de
 def kernel(ground: Ground) -> str:
     """Test the kernel features that containers need. Raises Refused if no runtime of the plan works without them."""
     tools = Tools()
-    works = machine.user_namespaces(tools)
     name = f"Linux {os.uname().release}, {os.uname().machine}"
-    if works:
+    if machine.user_namespaces(tools):
         return name + ", user namespaces work"
     reason = tools.notes[0].partition(": ")[2] if tools.notes else "not tried"
     if ground.plan and not all(needs_namespaces(option.runtime) for option in ground.plan.containers):
         return f"{name}, no user namespaces ({reason}), which a runtime of the plan does without"
     if ground.plan and ground.plan.namespaces:
         return f"{name}, no user namespaces here ({reason}); the nodes have them, as the plan knows"
+    on_node = words(ground.plan.scheduler if ground.plan else None).on_node % "python3 deployer.pyz doctor"
     raise Refused(
         f"user namespaces cannot be made here: {reason}",
         "ask the site for them (sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone), or allow udocker "
-        "in its profile; where compute nodes have them, run doctor there: "
-        + words(ground.plan.scheduler if ground.plan else None).on_node
-        % "python3 deployer.pyz doctor",
+        f"in its profile; where compute nodes have them, run doctor there: {on_node}",
     )
 
 
@@ -82,13 +80,10 @@ def runtime(ground: Ground) -> str:
     path = None if name in objections else shutil.which(program)
     if path is None:
         if ground.plan and name not in objections:
-            raise Skipped(
-                "{} is not in PATH here; a job gets it with {}".format(program, ", ".join(ground.plan.modules_of(name)))
-            )
-        raise MissingTool(
-            objections.get(name) or f"no {program} in PATH",
-            f"see `module avail {name}`, and name the module in the site's profile",
-        )
+            modules = ", ".join(ground.plan.modules_of(name))
+            raise Skipped(f"{program} is not in PATH here; a job gets it with {modules}")
+        hint = f"see `module avail {name}`, and name the module in the site's profile"
+        raise MissingTool(objections.get(name) or f"no {program} in PATH", hint)
     return "{} {}, {}".format(program, machine.version(Tools(), name) or "(version unknown)", path)
 
 
@@ -97,9 +92,7 @@ def image(ground: Ground) -> str:
 
     The container must see the image's root directory, not the host's.
     """
-    if ground.installed is None:
-        ground.installed = find(ground)
-    installed = ground.installed
+    installed = ground.installed = ground.installed or find(ground)
     name = installed.receipt.label
     whole = inventory.check(ground.store, installed)
     manifest = installed.manifest()
@@ -111,37 +104,30 @@ def image(ground: Ground) -> str:
         return saw + "; no Python in it, so no container was started"
     try:
         request = execs.ExecRequest(name, ground.plan.site if ground.plan else None)
-        started, made, _ = execs.prepare(ground.store, request)
+        chosen, settings, _ = execs.prepare(ground.store, request)
     except Refused as refused:
         if ground.plan and ground.plan.namespaces:
             return f"{saw}; no container was started here: {refused.message}"
         raise
-    if not started.known.carried and shutil.which(started.program) is None:
-        return saw + f"; no {started.program} here to start it"
-    seen = plans.CANARY if started.overlays and files.is_file(installed.rootfs + plans.CANARY) else "/"
+    if not chosen.known.carried and shutil.which(chosen.program) is None:
+        return saw + f"; no {chosen.program} here to start it"
+    seen = plans.CANARY if chosen.overlays and files.is_file(installed.rootfs + plans.CANARY) else "/"
     command = [manifest.image.python, "-I", "-S", "-c", _ROOT, seen]
     environment = container.user_environment()
     with home.temporary() as own:
-        done = process.run(
-            argv(started.argv(made, command), {**environment, container.OWN.name: own}),
-            _PATIENCE,
-            environment,
-            check=False,
-            hint="is the file system slow?",
-        )
+        start = argv(chosen.argv(settings, command), {**environment, container.OWN.name: own})
+        done = process.run(start, _PATIENCE, environment, check=False, hint="is the file system slow?")
     if done.returncode:
-        raise IntegrityError(
-            f"a container of {name} does not start: {done.last_words()}",
-            f"try: python3 deployer.pyz exec {name} -- {manifest.image.python} --version",
-        )
+        hint = f"try: python3 deployer.pyz exec {name} -- {manifest.image.python} --version"
+        raise IntegrityError(f"a container of {name} does not start: {done.last_words()}", hint)
     here = os.stat(installed.rootfs + seen)
-    words = done.stdout.split()
-    if started.overlays and len(words) > 1:
-        words[1] = str(here.st_dev)  # an overlay reports its own device number
-    if words != ["root", str(here.st_dev), str(here.st_ino)]:
+    answer = done.stdout.split()
+    if chosen.overlays and len(answer) > 1:
+        answer[1] = str(here.st_dev)  # an overlay reports its own device number
+    if answer != ["root", str(here.st_dev), str(here.st_ino)]:
         raise IntegrityError(
             f"the container of {name} sees another root than its image's ({done.stdout.strip()[:100]})",
-            f"{started.program} does not confine it: do not use it; see the profile's runtimes",
+            f"{chosen.program} does not confine it: do not use it; see the profile's runtimes",
         )
     return saw + "; its container sees its own root"
 
@@ -150,11 +136,11 @@ def find(ground: Ground) -> InstalledImage:
     """Return the named image, or else the most recently installed one. Raises UsageError."""
     if ground.image is not None:
         return ground.store.find(ground.image)
-    found = ground.store.installed()
-    if not found:
+    images = ground.store.installed()
+    if not images:
         raise UsageError(f"no image is installed under {ground.store.root}", "install BUNDLE.tar, or push one")
-    runnable = [each for each in found if each.manifest().image.entries]  # a bundle with only data has nothing to start
-    return (runnable or found)[0]
+    # a bundle with only data has nothing to start
+    return next((each for each in images if each.manifest().image.entries), images[0])
 
 
 def scheduler(ground: Ground) -> str:

@@ -1,10 +1,11 @@
 """The ladder as a table, and the function that climbs it."""
 
-from typing import Callable
+import time
+from typing import Callable, List, Optional
 
-from deployer.contract.base.errors import UsageError
-from deployer.site.doctor import climb, cluster, here
-from deployer.site.doctor.climb import Climb, Ground, Step
+from deployer.contract.base.errors import DeployerError, UsageError
+from deployer.site.doctor import cluster, here
+from deployer.site.doctor.climb import BROKEN, OK, SKIPPED, Climb, Ground, Skipped, Step
 
 RUNGS = (
     ("kernel", here.kernel),
@@ -26,4 +27,19 @@ def examine(ground: Ground, tell: Callable[[Step], None]) -> Climb:
         ground.plan = ground.installed.plan(ground.site)
     except UsageError:
         pass
-    return climb.climb(ground, RUNGS, tell)
+    steps: List[Step] = []
+    error: Optional[DeployerError] = None
+    for name, rung in RUNGS:
+        begun = time.monotonic()
+        hint = ""
+        try:
+            state, saw = OK, rung(ground)
+        except Skipped as reason:
+            state, saw = SKIPPED, str(reason)
+        except DeployerError as broken:
+            state, saw, hint, error = BROKEN, broken.message, broken.hint, broken
+        steps.append(Step(name, state, saw, time.monotonic() - begun, hint))
+        tell(steps[-1])
+        if error:
+            break
+    return Climb(steps, error)

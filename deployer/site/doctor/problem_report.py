@@ -9,7 +9,7 @@ import platform
 import re
 import shutil
 from contextlib import suppress
-from typing import Dict, List, Optional, Sequence
+from typing import Dict, List, Optional, Sequence, Tuple
 
 from deployer import __version__
 from deployer.contract.base import json_records, records
@@ -39,22 +39,22 @@ _OF_LAUNCH = ("nodes", "ranks_per_node", "threads", "workers", "runtime", "time"
 
 def last_job(ground: Ground) -> str:
     """Return the newest job folder under the root folder; empty if there is none."""
-    try:
+    with suppress(DeployerError):
         return jobs.find(ground.store, None)
-    except DeployerError:
-        return ""
+    return ""
 
 
 def text(ground: Ground, climb: Climb, folder: str) -> str:
     """Return the report: the ladder, the machine's facts, the plan, and the last job before the climb."""
-    results = list(ground.results.values())
+    last_job, last_result = _job(folder) if folder else (None, None)
     record = {
         "versions": _versions(ground.plan),
         "plan": _plan(ground.plan) if ground.plan else None,
         "doctor": [step.record() for step in climb.steps],
-        "proofs": list(map(_proof, results)),
-        "last_job": _job(folder, results) if folder else None,
+        "proofs": list(map(_proof, ground.results.values())),
+        "last_job": last_job,
     }
+    results = [fields for fields in (*ground.results.values(), last_result) if fields]
     clean = Anonymous(_names(ground, results))(record)
     head = [("# " + line).rstrip() for line in [*_HEAD.strip().splitlines(), "", *_summary(clean)]]
     return "\n".join([*head, pretty(json_records.stamped(SCHEMA, clean)), ""])
@@ -97,71 +97,62 @@ def _plan(plan: Plan) -> Record:
     }
 
 
-def _job(folder: str, results: List[Fields]) -> Record:
-    """Return a job's layout, end, codes, proof and steps, as far as its files are readable; collect its result."""
+def _job(folder: str) -> Tuple[Record, Optional[Fields]]:
+    """Return a job's layout, end, codes, proof and steps, and its result, as far as its files are readable."""
     record: Record = {}
+    fields: Optional[Fields] = None
     try:
         launch, status = result.launch(folder), jobs.status(folder)
         record.update((name, getattr(launch, name)) for name in _OF_LAUNCH)
         record.update(state=status.state, problem=status.problem, exit_code=status.exit_code, seconds=status.seconds)
-        found = result.read(folder)
-        results.append(found)
-        record["findings"] = [[item.text("severity"), item.text("code")] for item in found.items("findings")]
-        record["proof"] = _proof(found)
-        steps = found.items("steps") if "steps" in found.record else []  # older jobs do not record steps
+        fields = result.read(folder)
+        record["findings"] = [[item.text("severity"), item.text("code")] for item in fields.items("findings")]
+        record["proof"] = _proof(fields)
+        steps = fields.items("steps") if "steps" in fields.record else []  # older jobs do not record steps
         record["steps"] = [[step.text("name"), step.record.get("seconds")] for step in steps]
     except DeployerError as error:
         record["problem"] = error.message
-    return record
+    return record, fields
 
 
-def _proof(found: Fields) -> str:
+def _proof(fields: Fields) -> str:
     """Return what the ranks of a job proved, and the number of nodes."""
-    return "%s; nodes: %d" % (in_words.words(found.record), len(_hosts(found)))
+    return "%s; nodes: %d" % (in_words.words(fields.record), len(_hosts(fields)))
 
 
-def _hosts(found: Fields) -> List[str]:
-    return sorted({rank.maybe_text("host") or "" for rank in found.items("ranks")} - {""})
+def _hosts(fields: Fields) -> List[str]:
+    return sorted({rank.maybe_text("host") or "" for rank in fields.items("ranks")} - {""})
 
 
 def _names(ground: Ground, results: Sequence[Fields]) -> Dict[str, List[str]]:
     """Return the known confidential names by kind; these names may also be words in the documents."""
     images, plan = ground.store.installed(), ground.plan
     hosts: List[str] = []
-    for found in results:
+    for fields in results:
         with suppress(DeployerError):
-            hosts += _hosts(found)
+            hosts += _hosts(fields)
     names = {
         "folder": [ground.store.root, os.path.expanduser("~")],
-        "bundle": [image.receipt.label for image in images],
+        "bundle": [name for image in images for name in (image.receipt.label, image.receipt.name)],
         "site": [site for image in images for site in image.sites()],
     }
-    names["bundle"] += [image.receipt.name for image in images]
     if plan:
         names["folder"].append(plan.workspace)
         names["site"] += [plan.site, plan.batch.cluster or ""]
         names["account"] = [plan.account or "", plan.batch.account_suffix or ""]
-        names["partition"] = [
-            plan.partition,
-            plan.queue,
-            *plan.without,
-            plan.batch.qos or "",
-            plan.batch.constraint or "",
-        ]
-        hosts += plan.batch.hosts
+        batch = plan.batch
+        names["partition"] = [plan.partition, plan.queue, *plan.without, batch.qos or "", batch.constraint or ""]
+        hosts += batch.hosts
     return {**names, "user": redact.users(), "host": redact.hosts(hosts)}
 
 
 def _summary(record: Record) -> List[str]:
     """Return the report in a few lines."""
     plan, job = record["plan"], record["last_job"]
-    lines = ["%-8s  %s" % pair for pair in record["versions"].items()]
     verdict = plan["check"]["verdict"] if plan and plan["check"] else "not asked" if plan else "no plan"
-    lines.append("check     " + verdict)
+    lines = ["%-8s  %s" % pair for pair in [*record["versions"].items(), ("check", verdict)]]
     lines += ["%(state)-8s  %(name)-10s %(saw)s  (%(seconds).1f s)" % rung for rung in record["doctor"]]
     if job:
-        codes = ", ".join(" ".join(each) for each in job.get("findings", ()))
-        lines.append(
-            "last job  {}: {}".format(job.get("state", "unknown"), codes or job.get("problem") or "no findings")
-        )
-    return lines
+        codes = ", ".join(map(" ".join, job.get("findings", ())))
+        lines.append(f"last job  {job.get('state', 'unknown')}: {codes or job.get('problem') or 'no findings'}")
+    return [" ".join(line.splitlines()) for line in lines]  # a failed program may have printed several

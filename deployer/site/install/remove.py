@@ -63,7 +63,8 @@ def _digests(launch: Launch) -> Sequence[str]:
 
 
 def _check_jobs(store: Store, name: str, uses: Callable[[Launch], bool]) -> None:
-    for folder in [*jobs.folders(store), *jobs.unseen(store)]:
+    readable, hidden = jobs.folders(store)
+    for folder in [*readable, *hidden]:
         job = os.path.basename(folder)
         try:
             launch = result.launch(folder)

@@ -4,11 +4,11 @@ import json
 import os
 from typing import Any, List
 
-from deployer.contract.base import json_records, records
+from deployer.contract.base import json_records
 from deployer.contract.base.errors import DeployerError
 from deployer.contract.base.text import counted, printable
 from deployer.contract.proof import in_words
-from deployer.contract.rules.findings import WARNING, Finding
+from deployer.contract.rules.findings import WARNING
 from deployer.site.jobs import result
 from deployer.site.jobs.jobs import Status
 
@@ -20,23 +20,18 @@ _DEPTH = 100
 
 def lines(status: Status) -> List[str]:
     """Return the lines to print for a person about a job that has ended."""
-    name = f"job {status.launch.job} ({status.job_id})"
-    words = [status.state]
-    if status.exit_code is not None:
-        words.append("exit %d" % status.exit_code)
-    if status.seconds is not None:
-        words.append("%d s" % status.seconds)
-    elif status.elapsed:
-        words.append(status.elapsed)
-    found = ["{}: {}".format(name, ", ".join(words)), f"log: {os.path.join(status.folder, result.LOG)}"]
+    exit_code = "" if status.exit_code is None else "exit %d" % status.exit_code
+    took = status.elapsed if status.seconds is None else "%d s" % status.seconds
+    end = ", ".join(filter(None, (status.state, exit_code, took)))
+    shown = [f"job {status.launch.job} ({status.job_id}): {end}", f"log: {os.path.join(status.folder, result.LOG)}"]
     try:
         fields = result.read(status.folder)
-        findings = [records.read(Finding, item) for item in fields.items("findings")]
+        warnings = [finding for finding in result.findings(fields) if finding.severity == WARNING]
     except DeployerError as error:
-        return [*found, f"result: none: {error.message}"]
-    found.append(f"result: {os.path.join(status.folder, result.RESULT_FILE)}")
-    found += [f"{each}; {printable(each.remedy)}" for each in findings if each.severity == WARNING]
-    return [*found, *_payload(fields.record.get("payload")), in_words.line(fields.record)]
+        return [*shown, f"result: none: {error.message}"]
+    shown.append(f"result: {os.path.join(status.folder, result.RESULT_FILE)}")
+    shown += [f"{finding}; {printable(finding.remedy)}" for finding in warnings]
+    return [*shown, *_payload(fields.record.get("payload")), in_words.line(fields.record)]
 
 
 def _payload(payload: Any) -> List[str]:
@@ -46,9 +41,9 @@ def _payload(payload: Any) -> List[str]:
         return ["payload: nested deeper than %d levels" % _DEPTH]
     if not isinstance(payload, dict):
         return ["payload: " + _short(payload)]
-    found = [f"payload {_short(name)[1:-1]}: {_short(value)}" for name, value in list(payload.items())[:_FIELDS]]
+    shown = [f"payload {_short(name)[1:-1]}: {_short(value)}" for name, value in list(payload.items())[:_FIELDS]]
     more = len(payload) - _FIELDS
-    return [*found, "payload: " + counted(more, "more field")] if more > 0 else found
+    return [*shown, "payload: " + counted(more, "more field")] if more > 0 else shown
 
 
 def _short(value: Any) -> str:

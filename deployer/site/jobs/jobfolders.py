@@ -17,19 +17,17 @@ from deployer.site.storage.store import Store
 from deployer.system import files
 
 #: The files in a job's folder before there is any result: the log, and the evidence of its steps.
-_OURS = frozenset(
-    (
-        result.LAUNCH_FILE,
-        result.SCRIPT,
-        result.JOB_ID,
-        result.AGENT,
-        result.ENVIRONMENT,
-        result.MACHINES,
-        result.LOG,
-        result.HOSTS_FOLDER,
-        result.RANKS_FOLDER,
-        result_reserve.NAME,
-    )
+_OURS = (
+    result.LAUNCH_FILE,
+    result.SCRIPT,
+    result.JOB_ID,
+    result.AGENT,
+    result.ENVIRONMENT,
+    result.MACHINES,
+    result.LOG,
+    result.HOSTS_FOLDER,
+    result.RANKS_FOLDER,
+    result_reserve.NAME,
 )
 _SHOWN = 3
 
@@ -60,28 +58,26 @@ def find(store: Store, older: float) -> List[Old]:
     seen = overview.look(store)
     outputs = _outputs({status.launch.scheduler for status in seen.jobs})
     now = time.time()
-    found = []
-    for status in seen.jobs:
-        age = now - _changed(status.folder)
-        if age >= older:
-            found.append(Old(status.folder, age / 86400, _keeps(status), _spared(status, outputs)))
-    return found + [Old(folder, 0.0, None, "cannot tell whether it runs: " + why) for folder, why in seen.unreadable]
+    ages = [(status, now - _changed(status.folder)) for status in seen.jobs]
+    return [
+        *(Old(job.folder, age / 86400, _keeps(job), _spared(job, outputs)) for job, age in ages if age >= older),
+        *(Old(folder, 0.0, None, "cannot tell whether it runs: " + why) for folder, why in seen.unreadable),
+    ]
 
 
-def collect(store: Store, found: List[Old]) -> None:
+def collect(store: Store, folders: List[Old]) -> None:
     """Remove these folders and the leftovers of earlier removals."""
     unfinished.reap(store.jobs)
-    for item in found:
+    for item in folders:
         with files.errors_named("remove " + item.path):
             unfinished.discard(item.path)
 
 
 def _outputs(schedulers: Set[str]) -> Set[str]:
     """Return the folders with the output of all active jobs. A manually submitted script has no id file yet."""
-    found: Set[str] = set()
-    for name in schedulers & set(SCHEDULERS):
-        found |= SCHEDULERS[name].parse_outputs(*jobs.ask(SCHEDULERS[name].outputs()))
-    return {os.path.realpath(os.path.dirname(path.replace("%%", "%"))) for path in found}
+    known = [SCHEDULERS[name] for name in schedulers & set(SCHEDULERS)]
+    paths = (path for scheduler in known for path in scheduler.parse_outputs(*jobs.ask(scheduler.outputs)))
+    return {os.path.realpath(os.path.dirname(path.replace("%%", "%"))) for path in paths}
 
 
 def _spared(status: Status, outputs: Set[str]) -> Optional[str]:

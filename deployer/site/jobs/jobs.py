@@ -8,7 +8,6 @@ import time
 from contextlib import suppress
 from typing import IO, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from deployer.contract.base import records
 from deployer.contract.base.errors import DeployerError, JobFailed, MissingTool, Refused, TransferError, UsageError
 from deployer.contract.base.json_records import Record
 from deployer.contract.base.text import printable
@@ -111,7 +110,7 @@ _IN_LOGIN_SHELL = f"""exec bash -lc 'type -P "$1" >/dev/null || {{ echo "{_MISSI
 exec "$@" >&3 3>&-' bash "$@" 3>&1 >/dev/null"""
 
 
-def ask(argv: List[str], submits: str = "") -> Tuple[int, str, str]:
+def ask(argv: Sequence[str], submits: str = "") -> Tuple[int, str, str]:
     """Run a scheduler's command and return (exit code, output, errors) for its parsers.
 
     The environment is deliberately small: sbatch passes it to the job, and its variables (``SBATCH_*``,
@@ -127,40 +126,41 @@ def ask(argv: List[str], submits: str = "") -> Tuple[int, str, str]:
     program = submits or argv[0]
     # over ssh, only a login shell may know the commands
     in_login_shell = ["sh", "-c", _IN_LOGIN_SHELL, "sh", program, *argv]
-    found = shutil.which(program) is not None
-    done = process.run(argv if found else in_login_shell, _PATIENCE, env=environment, check=False)
-    if not found and done.returncode == _NOT_FOUND and done.stdout.startswith(_MISSING):
+    in_path = shutil.which(program) is not None
+    done = process.run(argv if in_path else in_login_shell, _PATIENCE, env=environment, check=False)
+    if not in_path and done.returncode == _NOT_FOUND and done.stdout.startswith(_MISSING):
         hint = "this needs the batch system's commands: are you on a login node?"
         raise MissingTool(f"cannot start {program}: No such file or directory", hint)
-    if found and done.returncode == _NOT_FOUND and not submits:  # one of deployer's own scripts
+    if in_path and done.returncode == _NOT_FOUND and not submits:  # one of deployer's own scripts
         done = process.run(in_login_shell, _PATIENCE, env=environment, check=False)
     return done.returncode, done.stdout, done.stderr
 
 
-def submit(known: Scheduler, argv: List[str], script: str) -> str:
+def submit(known: Scheduler, script: str, seconds: int, after: Optional[str] = None) -> str:
     """Submit a job and return its scheduler id.
 
     If there is no clear answer, for example after a timeout, the scheduler is asked whether it has the job anyway.
 
     Args:
-        argv: the command.
         script: the path of the batch script.
+        seconds: how long it may run.
+        after: as in ``Scheduler.submit``.
 
     Raises:
         NotTaken, MissingTool: the scheduler certainly does not have the job.
         Refused, TransferError, JobFailed: it may have the job.
     """
+    argv = [*known.submit(script, after), *([] if known.prefix else [str(seconds)])]  # else the script contains it
     try:
         return known.parse_submit(*ask(argv, submits=known.submits or argv[0]))
     except (NotTaken, MissingTool):
         raise
     except DeployerError:
-        number = None
         with suppress(DeployerError):
             number = _found(known, script)
-        if number is None:
-            raise
-        return number
+            if number is not None:
+                return number
+        raise
 
 
 def _found(known: Scheduler, script: str) -> Optional[str]:
@@ -201,45 +201,34 @@ def find(store: Store, reference: Optional[str]) -> str:
 
     None selects the last job, preferably one that was submitted. Raises UsageError.
     """
-    found = folders(store)
-    if not found:
+    readable, _ = folders(store)
+    if not readable:
         raise UsageError(f"there are no jobs under {store.jobs}", "start one: run NAME")
     if reference is None:
-        return next((folder for folder in reversed(found) if job_id(folder)), found[-1])
-    for folder in reversed(found):
+        return next((folder for folder in reversed(readable) if job_id(folder)), readable[-1])
+    for folder in reversed(readable):
         number = job_id(folder) or ""
         if reference and reference in (os.path.basename(folder), number, number.partition(";")[0]):  # with its cluster
             return folder
-    raise UsageError(
-        f"no job {reference} under {store.jobs}",
-        "the last ones: " + ", ".join(os.path.basename(folder) for folder in found[-5:]),
-    )
+    last = ", ".join(os.path.basename(folder) for folder in readable[-5:])
+    raise UsageError(f"no job {reference} under {store.jobs}", "the last ones: " + last)
 
 
-def folders(store: Store) -> List[str]:
-    """Return the folders of the jobs that this user may read, the oldest first."""
-    return _seen(store)[0]
+def folders(store: Store) -> Tuple[List[str], List[str]]:
+    """Return the folders of the jobs that this user may read, the oldest first, and of those that he may not.
 
-
-def unseen(store: Store) -> List[str]:
-    """Return the job folders that this user may not read, because they are another user's in a shared root folder."""
-    return _seen(store)[1]
-
-
-def _seen(store: Store) -> Tuple[List[str], List[str]]:
-    found, hidden = [], []
+    The latter are another user's in a shared root folder.
+    """
+    readable, hidden = [], []
     for name in files.names(store.jobs):
-        if name.startswith("."):
-            continue  # being created or removed
-        folder = os.path.join(store.jobs, name)
-        try:
-            state = files.status(os.path.join(folder, result.LAUNCH_FILE))
-        except UsageError:
-            hidden.append(folder)
-            continue
-        if state is not None:
-            found.append((state.st_mtime, folder))
-    return [folder for _, folder in sorted(found)], hidden
+        if not name.startswith("."):  # else it is being created or removed
+            folder = os.path.join(store.jobs, name)
+            try:
+                state = files.status(os.path.join(folder, result.LAUNCH_FILE))
+                readable += [(state.st_mtime, folder)] if state else []
+            except UsageError:
+                hidden.append(folder)
+    return [folder for _, folder in sorted(readable)], hidden
 
 
 def job_id(folder: str) -> Optional[str]:
@@ -263,9 +252,9 @@ def status(folder: str) -> Status:
     try:
         known = known or number(folder)
     except DeployerError as error:
-        told = describe(launch, folder, None, None)
-        doubt = told._replace(problem="perhaps it was submitted: " + error.message, remedy=error.hint)
-        return told if told.problem else doubt
+        new = describe(launch, folder, None, None)
+        doubt = new._replace(problem="perhaps it was submitted: " + error.message, remedy=error.hint)
+        return new if new.problem else doubt
     return describe(launch, folder, known, state(known, launch.scheduler) if known else None)
 
 
@@ -275,7 +264,7 @@ def describe(launch: Launch, folder: str, number: Optional[str], known: Optional
     exit_code, cause = outcome.exit_code, outcome.wrong
     if number is None or known is None:
         ended = UNKNOWN if exit_code is None else "FAILED" if exit_code else "COMPLETED"
-        known = JobState(ended if number else "NEW", "", "", "", False)
+        known = JobState(ended if number else "NEW")
     if number:  # until the job has ended, its result is "unfinished"
         cause = None if known.active else _cause(folder, outcome, known.word)
     seconds = None if known.active or exit_code is None else outcome.seconds
@@ -291,8 +280,8 @@ def cancel(folder: str) -> bool:
     if known is None:
         raise UsageError(f"{os.path.basename(folder)} was never submitted", "there is nothing to cancel")
     kind = result.launch(folder).scheduler
-    found = state(known, kind)
-    if found is None or not found.active:
+    current = state(known, kind)
+    if current is None or not current.active:
         return False
     its = scheduler(known, kind)
     try:
@@ -436,7 +425,7 @@ def _copy_from(path: str, offset: int, target: IO[bytes], last: bytes) -> Tuple[
 def state(number: str, kind: str = "") -> Optional[JobState]:
     """Return the scheduler's state of the job with this id; None if it has forgotten it. ``kind`` is its scheduler."""
     known = scheduler(number, kind)
-    return known.parse_state(*ask(known.state(number)), job_id=number)
+    return known.parse_states(*ask(known.states([number]))).get(number)
 
 
 def states(submitted: Sequence[Tuple[str, str]]) -> Dict[str, JobState]:
@@ -445,14 +434,15 @@ def states(submitted: Sequence[Tuple[str, str]]) -> Dict[str, JobState]:
     Args:
         submitted: the id of each job and the name of its scheduler.
     """
-    found: Dict[str, JobState] = {}
-    for each in SCHEDULERS.values():
-        owned = [number for number, kind in submitted if scheduler(number, kind) is each]
-        for place in sorted(set(map(each.place, owned))):
-            together = [number for number in owned if each.place(number) == place]
-            for start in range(0, len(together), _AT_ONCE):
-                found.update(each.parse_states(*ask(each.states(together[start : start + _AT_ONCE]))))
-    return found
+    together: Dict[Tuple[Scheduler, str], List[str]] = {}
+    for number, kind in submitted:
+        owner = scheduler(number, kind)
+        together.setdefault((owner, owner.place(number)), []).append(number)
+    known: Dict[str, JobState] = {}
+    for (owner, _), numbers in together.items():
+        for start in range(0, len(numbers), _AT_ONCE):
+            known.update(owner.parse_states(*ask(owner.states(numbers[start : start + _AT_ONCE]))))
+    return known
 
 
 class _Outcome(NamedTuple):
@@ -470,8 +460,7 @@ def _outcome(folder: str) -> _Outcome:
         return _Outcome()
     try:
         fields = result.read(folder)
-        findings = [records.read(Finding, item) for item in fields.items("findings")]
-        wrong = next(iter(errors(findings)), None)
+        wrong = next(iter(errors(result.findings(fields))), None)
         return _Outcome(fields.maybe_number("exit_code"), fields.maybe_number("seconds"), wrong)
     except DeployerError as error:
         return _Outcome(unreadable=error.message)

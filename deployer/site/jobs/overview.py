@@ -28,12 +28,13 @@ class Overview(NamedTuple):
 def look(store: Store) -> Overview:
     """Return all jobs. Raises TransferError or MissingTool if the scheduler does not answer."""
     launches = []
-    unreadable = [(folder, "you may not look into it") for folder in jobs.unseen(store)]
-    for folder in reversed(jobs.folders(store)):
+    readable, hidden = jobs.folders(store)
+    unreadable = [(folder, "you may not look into it") for folder in hidden]
+    for folder in reversed(readable):
         try:
             launches.append((result.launch(folder), folder, jobs.job_id(folder)))
         except UsageError as error:
             unreadable.append((folder, error.message))
     states = jobs.states([(number, launch.scheduler) for launch, _, number in launches if number])
-    found = [jobs.describe(launch, folder, number, states.get(number or "")) for launch, folder, number in launches]
-    return Overview(found, unreadable)
+    statuses = [jobs.describe(launch, folder, number, states.get(number or "")) for launch, folder, number in launches]
+    return Overview(statuses, unreadable)

@@ -28,13 +28,13 @@ def write(folder: str, launch: Launch, hosts: List[HostRecord], machines: str) -
         machines: the file with the nodes of a batch system with an agent, starting with the first node.
     """
     first = _first(hosts, machines)
-    found = common(first.host, {item.host: item.addresses for item in hosts}, launch.interface or "") if first else None
-    port = first.port if first else None
-    place = [found.address, str(port), found.interface] if found and port else ["", "", ""]
+    network, place = None, ["", "", ""]
+    if first and first.port:
+        network = common(first.host, {item.host: item.addresses for item in hosts}, launch.interface or "")
+        place = [network.address, str(first.port), network.interface] if network else place
     line = ",".join([str(launch.nodes), str(launch.ranks_per_node), *place])
-    path = os.path.join(folder, FILE)
-    files.write_text(path, f"{line}\n{os.urandom(32).hex()}\n", 0o600)
-    return found if port else None
+    files.write_text(os.path.join(folder, FILE), f"{line}\n{os.urandom(32).hex()}\n", 0o600)
+    return network
 
 
 def _first(hosts: List[HostRecord], machines: str) -> Optional[HostRecord]:
@@ -46,24 +46,21 @@ def _first(hosts: List[HostRecord], machines: str) -> Optional[HostRecord]:
         return hosts[0]
     here = socket.gethostname()
     name = (files.read_text(machines).split() or [here])[0] if files.is_file(machines) else here
-    found = _named(hosts, name)
-    if found is None:
-        address = _address(name)
-        named = [item for item in hosts if any(each.address == address for each in item.addresses)]
-        found = _named(hosts, here) if address.startswith("127.") else named[0] if len(named) == 1 else None
-    return found
+    listed = _named(hosts, name)
+    if listed:
+        return listed
+    address = _address(name)
+    if address.startswith("127."):
+        return _named(hosts, here)
+    having = [item for item in hosts if any(each.address == address for each in item.addresses)]
+    return having[0] if len(having) == 1 else None
 
 
 def _named(hosts: List[HostRecord], name: str) -> Optional[HostRecord]:
-    for short in (False, True):
-        for item in hosts:
-            if _name(item.host, short) == _name(name, short):
-                return item
-    return None
-
-
-def _name(name: str, short: bool) -> str:
-    return name.partition(".")[0] if short else name
+    """Return the record of a host, if possible with exactly this name, or else with the same short name."""
+    short = name.partition(".")[0]
+    same = [item for item in hosts if item.host == name]
+    return next(iter(same or [item for item in hosts if item.host.partition(".")[0] == short]), None)
 
 
 def _address(name: str) -> str:

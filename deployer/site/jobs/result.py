@@ -8,7 +8,7 @@ import re
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Tuple, Type, TypeVar
 
-from deployer.contract.base import json_records
+from deployer.contract.base import json_records, records
 from deployer.contract.base.errors import DeployerError, SpaceError, UsageError
 from deployer.contract.base.json_records import Fields
 from deployer.contract.proof import evidence
@@ -66,34 +66,38 @@ def write_result(folder: str, outcome: "StepOutcome") -> json_records.Record:
     from deployer.site.jobs import rendezvous
     from deployer.site.proof.result import HOSTS, PAYLOAD, assemble
 
-    started, found = launch(folder), gather(folder)
-    if outcome.step == PAYLOAD or outcome.exit_code != 0 or outcome.signal is not None:
-        found = found._replace(told=told(folder))
-    shown = set(found.roots.values()) <= {CANARY_TEXT}
+    started, gathered = launch(folder), gather(folder)
+    succeeded = outcome.exit_code == 0 and outcome.signal is None
+    if outcome.step == PAYLOAD or not succeeded:
+        gathered = gathered._replace(told=told(folder))
+    shown = set(gathered.roots.values()) <= {CANARY_TEXT}
     if (outcome.exit_code != 0 or not shown) and outcome.signal is None:
-        found = found._replace(image=_image(folder, started))
-    if outcome.step == HOSTS and outcome.exit_code == 0 and outcome.signal is None:
+        gathered = gathered._replace(image=_image(folder, started))
+    if outcome.step == HOSTS and succeeded:
         hosts = os.path.join(folder, HOSTS_FOLDER)
         try:
-            rendezvous.write(hosts, started, found.hosts, os.path.join(folder, MACHINES))
+            rendezvous.write(hosts, started, gathered.hosts, os.path.join(folder, MACHINES))
         except SpaceError as error:
             result_reserve.release(folder)
             outcome = outcome._replace(full=error.message)
     steps = _steps(folder, outcome)
-    record = assemble(started, found, outcome, steps)
+    record = assemble(started, gathered, outcome, steps)
     try:
         write(folder, record)
     except SpaceError as error:
         # Other writes to this folder have failed too: evidence, the log, perhaps the payload's output.
         result_reserve.release(folder)
-        record = assemble(started, found, outcome._replace(full=error.message), steps)
+        record = assemble(started, gathered, outcome._replace(full=error.message), steps)
         write(folder, record)
     if outcome.step == PAYLOAD or record["exit_code"]:
         result_reserve.release(folder)
     else:
-        result_reserve.keep_on(folder, started.ranks)  # in case its batch system starts the job again
+        with suppress(DeployerError):  # without the reserve, the job continues
+            result_reserve.keep(folder, started.ranks)  # in case its batch system starts the job again
         with suppress(DeployerError):  # without it, more of the log is attributed to the payload
-            files.write_text(os.path.join(folder, HOSTS_FOLDER, _LOG_FROM), "%d" % _log_size(folder))
+            log_state = files.status(os.path.join(folder, LOG))  # None: a manually started script writes to a terminal
+            size = log_state.st_size if log_state else 0
+            files.write_text(os.path.join(folder, HOSTS_FOLDER, _LOG_FROM), "%d" % size)
     return record
 
 
@@ -115,33 +119,17 @@ def write(folder: str, record: json_records.Record) -> None:
     files.write_text(os.path.join(folder, RESULT_FILE), json_records.pretty_rows(record, "ranks"))
 
 
-def _log_size(folder: str) -> int:
-    try:
-        return os.stat(os.path.join(folder, LOG)).st_size
-    except OSError:  # a manually started script writes to a terminal
-        return 0
-
-
 def told(folder: str) -> "Told":
-    """Return what the end of the job's log shows about the last step."""
+    """Return what the end of the job's log shows about the last step, without the output of the steps before it."""
     from deployer.site.proof import causes
 
-    return causes.told(_end_of_log(folder))
-
-
-def _end_of_log(folder: str) -> str:
-    """Return the end of the job's log, without the output of the steps before the last one."""
-    try:
-        with open(os.path.join(folder, HOSTS_FOLDER, _LOG_FROM)) as stream:
-            start = int(stream.read(_MAX_DIGITS))
-    except (OSError, ValueError):
-        start = 0
-    try:
-        with open(os.path.join(folder, LOG), "rb") as log:
-            log.seek(max(start, os.fstat(log.fileno()).st_size - _JOB_TAIL))
-            return log.read(_JOB_TAIL).decode("utf-8", "replace")
-    except OSError:
-        return ""
+    start, end = 0, b""
+    with suppress(OSError, ValueError), open(os.path.join(folder, HOSTS_FOLDER, _LOG_FROM)) as stream:
+        start = int(stream.read(_MAX_DIGITS))
+    with suppress(OSError), open(os.path.join(folder, LOG), "rb") as log:
+        log.seek(max(start, os.fstat(log.fileno()).st_size - _JOB_TAIL))
+        end = log.read(_JOB_TAIL)
+    return causes.told(end.decode("utf-8", "replace"))
 
 
 def _image(folder: str, started: Launch) -> List[Finding]:
@@ -174,6 +162,7 @@ def gather(folder: str) -> "Evidence":
     ranks = texts(os.path.join(folder, RANKS_FOLDER))
     for record in _read_all(ranks, r"node-.+\.json", NodeRecord):
         ranks.update(record.files)
+    roots = {name: text for name, text in hosts.items() if name.endswith(ROOT_SUFFIX)}
     return Evidence(
         hosts=_read_all(hosts, r".+\.json", HostRecord),
         probes=_read_all(ranks, r"probe-\d+\.json", ProbeRecord),
@@ -181,7 +170,7 @@ def gather(folder: str) -> "Evidence":
         logs=_last_lines(ranks),
         payload=payload,
         payload_error=reason,
-        roots=_roots(hosts),
+        roots={name[: -len(ROOT_SUFFIX)]: text[:_MAX_ROOT] for name, text in roots.items()},
         networks=_read_all(hosts, r".+" + re.escape(evidence.NETWORK_SUFFIX), NetworkRecord),
     )
 
@@ -206,61 +195,48 @@ def read_file(path: str) -> Fields:
 
 def read(folder: str) -> Fields:
     """Return a job's result.json. Raises UsageError if it is missing or malformed."""
-    path = os.path.join(folder, RESULT_FILE)
-    return read_file(path)
+    return read_file(os.path.join(folder, RESULT_FILE))
+
+
+def findings(fields: Fields) -> List[Finding]:
+    """Return the findings of a result.json. Raises UsageError if one is malformed."""
+    return [records.read(Finding, item) for item in fields.items("findings")]
 
 
 def texts(folder: str) -> Dict[str, str]:
     """Return the text of each file and rank record in a folder of evidence, by name; only the end of logs."""
-    found: Dict[str, str] = {}
+    by_name: Dict[str, str] = {}
     for name in files.names(folder):
-        if not name.startswith("."):
-            with files.open_regular(os.path.join(folder, name)) as stream:
-                if name.endswith(".log"):
-                    stream.seek(max(0, os.fstat(stream.fileno()).st_size - _LOG_TAIL))
-                text = stream.read().decode("utf-8", "replace")
-            if name.endswith(rank_record.SUFFIX):
-                found.update((own, _plain(own, record)) for own, record in rank_record.latest(text).items())
-            else:
-                found[name] = text
-    return found
-
-
-def _plain(name: str, record: str) -> str:
-    """Return the record of a rank, or the text of a log stored as a record."""
-    if name.endswith(".log"):
-        with suppress(UsageError):
-            return str(json_records.parse(record.encode(), name))
-    return record
+        if name.startswith("."):
+            continue
+        with files.open_regular(os.path.join(folder, name)) as stream:
+            if name.endswith(".log"):
+                stream.seek(max(0, os.fstat(stream.fileno()).st_size - _LOG_TAIL))
+            text = stream.read().decode("utf-8", "replace")
+        if not name.endswith(rank_record.SUFFIX):
+            by_name[name] = text
+            continue
+        for own, record in rank_record.latest(text).items():
+            by_name[own] = record
+            if own.endswith(".log"):  # its text is stored as a record
+                with suppress(UsageError):
+                    by_name[own] = str(json_records.parse(record.encode(), own))
+    return by_name
 
 
 def _read_all(known: Mapping[str, str], pattern: str, kind: Type[_T]) -> List[_T]:
-    found = []
-    is_one = re.compile(f"^{pattern}$").match
-    for name in sorted(known):
-        if is_one(name):
-            try:
-                found.append(evidence.read(kind, known[name].encode(), name))
-            except UsageError:
-                continue  # truncated by the failure of a node: it counts as missing
-    return found
-
-
-def _roots(known: Mapping[str, str]) -> Dict[str, str]:
-    """Return the canary output of containers, by host."""
-    return {name[: -len(ROOT_SUFFIX)]: text[:_MAX_ROOT] for name, text in known.items() if name.endswith(ROOT_SUFFIX)}
+    parsed = []
+    for name in filter(re.compile(f"^{pattern}$").match, sorted(known)):
+        with suppress(UsageError):  # truncated by the failure of a node: it counts as missing
+            parsed.append(evidence.read(kind, known[name].encode(), name))
+    return parsed
 
 
 def _last_lines(known: Mapping[str, str]) -> Dict[int, str]:
     """Return the last line of each rank's probe log."""
-    found = {}
     log = re.compile(r"^probe-(\d+)\.log$").match
-    for name, text in known.items():
-        match = log(name)
-        if match:
-            lines = text.strip().splitlines()
-            found[int(match.group(1))] = lines[-1] if lines else "no output"
-    return found
+    matches = ((log(name), text.strip().splitlines()) for name, text in known.items())
+    return {int(match.group(1)): lines[-1] if lines else "no output" for match, lines in matches if match}
 
 
 def _payload(path: str) -> Tuple[Any, Any]:

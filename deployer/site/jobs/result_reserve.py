@@ -6,7 +6,6 @@ The reserve is a file of random bytes; a file system that compresses or leaves h
 import os
 from contextlib import suppress
 
-from deployer.contract.base.errors import DeployerError
 from deployer.system import files
 
 NAME = ".spare"
@@ -20,12 +19,6 @@ def keep(folder: str, ranks: int) -> None:
     if not files.exists(path):
         with files.published(path) as stream:
             stream.write(os.urandom(_JOB + ranks * _RANK))
-
-
-def keep_on(folder: str, ranks: int) -> None:
-    """Reserve the space if possible; otherwise the running job continues without it."""
-    with suppress(DeployerError):
-        keep(folder, ranks)
 
 
 def release(folder: str) -> None:

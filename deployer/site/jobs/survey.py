@@ -9,12 +9,13 @@ import re
 import stat
 import sys
 import time
+from contextlib import suppress
 from typing import List, NamedTuple, Optional, Sequence
 
 from deployer.contract.base import json_records, shell
 from deployer.contract.base.errors import IntegrityError, Refused, UsageError
 from deployer.contract.base.shell import code
-from deployer.contract.rules.batch_words import words
+from deployer.contract.rules import batch_words
 from deployer.contract.site.plan import GpuRequest
 from deployer.site.capture import redact, report
 from deployer.site.capture.capture import CaptureRequest, capture
@@ -22,7 +23,7 @@ from deployer.site.capture.report import CaptureReport
 from deployer.site.capture.started import TrialWords
 from deployer.site.jobs import jobs
 from deployer.site.jobs.schedulers import SCHEDULERS
-from deployer.site.jobs.schedulers.interface import AGENT, JobRequest, Scheduler
+from deployer.site.jobs.schedulers.interface import AGENT, JobRequest
 from deployer.site.proof import causes
 from deployer.site.storage import store
 from deployer.system import files
@@ -104,9 +105,10 @@ class PartitionCapture(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """The files of a partition's capture; ``failure`` has the reason why the job failed, once that is final."""
+    """A partition and the files of its capture; ``failure`` has the reason why the job failed, once that is final."""
 
     name: str
+    partition: json_records.Record
     capture: str
     script: str
     job_id: str
@@ -125,13 +127,12 @@ def step(request: SurveyRequest) -> List[PartitionCapture]:
         UsageError: there is no such partition, or the folder cannot be used.
         TransferError: the batch system does not answer.
     """
-    profile = login(request).profile
-    wanted = parts(request, profile)
-    _cancel_others(request, profile, wanted)
-    scheduler = _scheduler(profile)
-    found = [_advance(request, profile, scheduler, part) for part in wanted] if scheduler else []
+    survey = Survey(request, login(request).profile)
+    wanted = survey.wanted()
+    survey.cancel_others(wanted)
+    captures = [survey.advance(part) for part in wanted]
     until = time.monotonic() + _LAG  # shared by all partitions
-    return [_settle(part, each, until) if each.state == _ENDED else each for part, each in zip(wanted, found)]
+    return [_settle(part, each, until) if each.state == _ENDED else each for part, each in zip(wanted, captures)]
 
 
 def login(request: SurveyRequest) -> CaptureReport:
@@ -156,39 +157,20 @@ def _is_stale(request: SurveyRequest) -> bool:
         profile = report.read(os.path.join(request.folder, _LOGIN)).profile
     except (UsageError, IntegrityError):
         return True
-    scheduler = _scheduler(profile)
-    waiting = [part for part in parts(request._replace(partitions=None), profile) if files.lexists(part.job_id)]
-    return not any(scheduler and _advance(request, profile, scheduler, part).active for part in waiting)
+    survey = Survey(request, profile)
+    return not any(survey.advance(part).active for part in survey.parts if files.lexists(part.job_id))
 
 
-def parts(request: SurveyRequest, profile: json_records.Record) -> List[_Part]:
-    """Return the partitions to capture. Raises UsageError for one that does not exist."""
-    known = profile.get("partitions") or {}
-    queues = {name: (name, each.get("queue")) for name, each in known.items()}
-    unknown = [name for name in request.partitions or () if not any(name in each for each in queues.values())]
-    if unknown:
-        raise UsageError(
-            "there is no partition {}".format(", ".join(unknown)), "there are: %s" % (", ".join(known) or "none")
-        )
-    stems = {name: os.path.join(request.folder, _stem(number, name)) for number, name in enumerate(known)}
-    every = [_Part(name, *(stem + suffix for suffix in _SUFFIXES)) for name, stem in stems.items()]
-    wanted = request.partitions
-    return [part for part in every if wanted is None or set(queues[part.name]).intersection(wanted)]
-
-
-def collect(request: SurveyRequest, found: Sequence[PartitionCapture]) -> List[str]:
+def collect(request: SurveyRequest, captures: Sequence[PartitionCapture]) -> List[str]:
     """Write the result, remove what is no longer needed, and return the notes for the user."""
     base = report.read(os.path.join(request.folder, _LOGIN))  # ``step`` also read it regardless of its age
-    wanted = {part.name: part for part in parts(request, base.profile)}
-    done = [wanted[each.name].capture for each in found if each.state == CAPTURED]
-    merged = report.merge([base, *map(report.read, done)])
-    missing = [each for each in found if each.state != CAPTURED]
+    survey = Survey(request, base.profile)
+    paths = {part.name: part.capture for part in survey.parts}
+    merged = report.merge([base, *(report.read(paths[each.name]) for each in captures if each.state == CAPTURED)])
+    missing = [each for each in captures if each.state != CAPTURED]
     left_out = [f"partition {each.name}: no node was captured: {each.reason or each.state}" for each in missing]
-    if _scheduler(base.profile) is None:
-        left_out.append(_NO_SCHEDULER)
-    notes = [*merged.profile.get("notes", []), *left_out]
-    profile = dict(merged.profile, **({"notes": notes} if notes else {}))
-    merged = CaptureReport(profile, merged.facts)
+    notes = [*merged.profile.get("notes", []), *left_out, *([] if survey.has_scheduler else [_NO_SCHEDULER])]
+    merged = merged._replace(profile=dict(merged.profile, **({"notes": notes} if notes else {})))
     if request.redact or request.hide:
         hide = redact.of(merged.profile, request.hide)
         merged = CaptureReport(hide(merged.profile), hide(merged.facts))
@@ -197,74 +179,121 @@ def collect(request: SurveyRequest, found: Sequence[PartitionCapture]) -> List[s
     return notes
 
 
-def script(request: SurveyRequest, profile: json_records.Record, part: _Part) -> str:
-    """Return the batch script for a partition."""
-    tool, scheduler = store.running_archive(), _scheduler(profile)
-    if tool is None:
-        raise UsageError("a capture of compute nodes needs deployer.pyz", "start it as: python3 deployer.pyz capture")
-    words = [tool, "capture", "--node", "--partition", part.name, "-o", part.capture]
-    words += [word for prefix in request.mpi for word in ("--mpi", prefix)]
-    pieces = [code("#!/bin/bash -l\n")]  # a login shell, so that modules are available; Grid Engine ignores this line
-    asked = scheduler.directives(_request(request, profile, part)) if scheduler else []
-    pieces += [shell.directive(scheduler.prefix, line) for line in asked] if scheduler and scheduler.prefix else []
-    pieces += [code("exec >>{log} 2>&1\n", log=part.log)] if scheduler and scheduler.own_log else []
-    pieces += [code('shopt -q login_shell || exec /bin/bash -l "$0"\n')] if scheduler and scheduler.way == AGENT else []
-    pieces.append(
-        code(
-            """\
-for python in {pythons}; do
-    command -v "$python" >/dev/null 2>&1 && exec "$python" {words}
-done
-echo 'deployer: error: this node has no Python' >&2
-exit 7
-""",
+class Survey:
+    """The jobs of a survey. Without a batch system there are no partitions, and so no jobs.
+
+    Args:
+        request: what to survey.
+        profile: the capture of the login node.
+
+    Attributes:
+        parts: all partitions.
+        has_scheduler: whether there is a batch system.
+    """
+
+    def __init__(self, request: SurveyRequest, profile: json_records.Record) -> None:
+        self._request = request
+        scheduler = profile.get("scheduler") or {}
+        self._gpu_word, self._kind = scheduler.get("gpu_request"), str(scheduler.get("kind"))
+        self.has_scheduler = self._kind in SCHEDULERS
+        self._scheduler = SCHEDULERS.get(self._kind, SCHEDULERS["local"])
+        self.parts: List[_Part] = []
+        partitions: json_records.Record = profile.get("partitions") or {} if self.has_scheduler else {}
+        for number, (name, partition) in enumerate(partitions.items()):
+            stem = "%s/%02d-%s" % (request.folder, number, re.sub(r"[^A-Za-z0-9_.-]", "_", name))
+            self.parts.append(_Part(name, partition, *(stem + suffix for suffix in _SUFFIXES)))
+
+    def wanted(self) -> List[_Part]:
+        """Return the partitions to capture. Raises UsageError for one that does not exist."""
+        names = [{part.name, part.partition.get("queue")} for part in self.parts]
+        wanted = self._request.partitions
+        unknown = [name for name in wanted or () if not any(name in own for own in names)]
+        if unknown:
+            hint = "there are: %s" % (", ".join(part.name for part in self.parts) or "none")
+            raise UsageError("there is no partition {}".format(", ".join(unknown)), hint)
+        return [part for part, own in zip(self.parts, names) if wanted is None or own.intersection(wanted)]
+
+    def script(self, part: _Part) -> str:
+        """Return the batch script for a partition."""
+        tool, scheduler = store.running_archive(), self._scheduler
+        if tool is None:
+            hint = "start it as: python3 deployer.pyz capture"
+            raise UsageError("a capture of compute nodes needs deployer.pyz", hint)
+        words = [tool, "capture", "--node", "--partition", part.name, "-o", part.capture]
+        words += [word for prefix in self._request.mpi for word in ("--mpi", prefix)]
+        # a login shell, so that modules are available; Grid Engine ignores this line
+        pieces = [code("#!/bin/bash -l\n")]
+        if scheduler.prefix:
+            pieces += [shell.directive(scheduler.prefix, line) for line in scheduler.directives(self._job(part))]
+        pieces += [code("exec >>{log} 2>&1\n", log=part.log)] if scheduler.own_log else []
+        pieces += [code('shopt -q login_shell || exec /bin/bash -l "$0"\n')] if scheduler.way == AGENT else []
+        start = code(
+            'for python in {pythons}; do\n    command -v "$python" >/dev/null 2>&1 && exec "$python" {words}\ndone\n'
+            "echo 'deployer: error: this node has no Python' >&2\nexit 7\n",
             pythons=[sys.executable, "python3"],
             words=words,
         )
-    )
-    return shell.together(pieces).text
+        return shell.together([*pieces, start]).text
 
+    def _job(self, part: _Part) -> JobRequest:
+        """Return the batch system request of a partition's job."""
+        partition, request = part.partition, self._request
+        word = partition.get("gpu_request") or self._gpu_word or batch_words.words(self._kind).gpus
+        return JobRequest(
+            name="capture",
+            folder=request.folder,
+            log=part.log,
+            nodes=1,
+            ranks_per_node=1,
+            cpus_per_rank=1,
+            time="00:%02d:00" % _MINUTES,
+            seconds=_MINUTES * 60,
+            queue=partition.get("queue", part.name),
+            constraints=[partition["constraint"]] if "constraint" in partition else [],
+            account=request.account or os.environ.get("SBATCH_ACCOUNT"),
+            # Without a GPU request, the job may see no GPU at all; the scheduler reports how many a node has.
+            gpus=GpuRequest(word, 1, None) if "gpus" in (partition.get("node") or {}) and word else None,
+            directives=list(request.directives),
+        )
 
-def _request(request: SurveyRequest, profile: json_records.Record, part: _Part) -> JobRequest:
-    """Return the batch system request of a partition's job."""
-    partition = (profile.get("partitions") or {}).get(part.name, {})
-    scheduler = profile.get("scheduler") or {}
-    word = partition.get("gpu_request") or scheduler.get("gpu_request") or words(scheduler.get("kind")).gpus
-    return JobRequest(
-        name="capture",
-        folder=request.folder,
-        log=part.log,
-        nodes=1,
-        ranks_per_node=1,
-        cpus_per_rank=1,
-        time="00:%02d:00" % _MINUTES,
-        seconds=_MINUTES * 60,
-        queue=partition.get("queue", part.name),
-        constraints=[partition["constraint"]] if "constraint" in partition else [],
-        account=request.account or os.environ.get("SBATCH_ACCOUNT"),
-        # Without a GPU request, the job may see no GPU at all; the scheduler reports how many a node has.
-        gpus=GpuRequest(word, 1, None) if "gpus" in (partition.get("node") or {}) and word else None,
-        directives=list(request.directives),
-    )
+    def advance(self, part: _Part) -> PartitionCapture:
+        """Submit a partition's job if there is none, and return its progress."""
+        if files.lexists(part.capture):
+            return _captured(part)
+        if not files.lexists(part.job_id):
+            return self._submit(part)
+        if files.lexists(part.failure):
+            return PartitionCapture(part.name, FAILED, files.read_text(part.failure).strip())
+        job_id = files.read_text(part.job_id).strip()
+        seconds = int(time.time() - os.stat(part.job_id).st_mtime)
+        state = self._scheduler.parse_states(*jobs.ask(self._scheduler.states([job_id]))).get(job_id)
+        if state and state.active:
+            return PartitionCapture(part.name, RUNNING if state.nodes else WAITING, state.reason, job_id, seconds)
+        reason = "job {} ended without a capture ({})".format(job_id, state.word if state else "forgotten")
+        return PartitionCapture(part.name, _ENDED, reason, job_id, seconds)
 
+    def _submit(self, part: _Part) -> PartitionCapture:
+        scheduler = self._scheduler
+        queue = scheduler.parse_queue(*jobs.ask(scheduler.queue(part.partition.get("queue", part.name))))
+        if queue is None or not queue.open or not queue.usable:
+            reason = "it runs no jobs now: %s" % (queue.says if queue else "not found")
+            return PartitionCapture(part.name, SKIPPED, reason)
+        files.write_text(part.script, self.script(part), 0o700)
+        try:
+            job_id = jobs.submit(scheduler, part.script, _MINUTES * 60)
+        except Refused as error:
+            return PartitionCapture(part.name, FAILED, error.message)
+        files.write_text(part.job_id, job_id + "\n")
+        return PartitionCapture(part.name, WAITING, "", job_id)
 
-def _advance(
-    request: SurveyRequest, profile: json_records.Record, scheduler: Scheduler, part: _Part
-) -> PartitionCapture:
-    if files.lexists(part.capture):
-        return _captured(part)
-    if not files.lexists(part.job_id):
-        return _submit(request, profile, scheduler, part)
-    if files.lexists(part.failure):
-        return PartitionCapture(part.name, FAILED, files.read_text(part.failure).strip())
-    job_id = files.read_text(part.job_id).strip()
-    seconds = int(time.time() - os.stat(part.job_id).st_mtime)
-    state = scheduler.parse_states(*jobs.ask(scheduler.states([job_id]))).get(job_id)
-    if state and state.active:
-        running = bool(state.nodes)
-        return PartitionCapture(part.name, RUNNING if running else WAITING, state.reason, job_id, seconds)
-    reason = "job {} ended without a capture ({})".format(job_id, state.word if state else "forgotten")
-    return PartitionCapture(part.name, _ENDED, reason, job_id, seconds)
+    def cancel_others(self, wanted: Sequence[_Part]) -> None:
+        """Cancel the jobs of an earlier call for partitions that are no longer wanted."""
+        for part in self.parts:
+            if part not in wanted and files.lexists(part.job_id):
+                job_id = files.read_text(part.job_id).strip()
+                self._scheduler.parse_cancel(*jobs.ask(self._scheduler.cancel(job_id)))
+                for path in filter(files.lexists, (part.job_id, part.failure)):
+                    os.unlink(path)
 
 
 def _settle(part: _Part, ended: PartitionCapture, until: float) -> PartitionCapture:
@@ -283,49 +312,11 @@ def _captured(part: _Part) -> PartitionCapture:
     return PartitionCapture(part.name, CAPTURED, seconds=max(0, int(took)))
 
 
-def _submit(
-    request: SurveyRequest, profile: json_records.Record, scheduler: Scheduler, part: _Part
-) -> PartitionCapture:
-    own = (profile.get("partitions") or {}).get(part.name, {})
-    queue = scheduler.parse_queue(*jobs.ask(scheduler.queue(own.get("queue", part.name))))
-    if queue is None or not queue.open or not queue.usable:
-        return PartitionCapture(part.name, SKIPPED, "it runs no jobs now: %s" % (queue.says if queue else "not found"))
-    files.write_text(part.script, script(request, profile, part), 0o700)
-    try:
-        job_id = jobs.submit(scheduler, scheduler.submit(part.script, _MINUTES * 60), part.script)
-    except Refused as error:
-        return PartitionCapture(part.name, FAILED, error.message)
-    files.write_text(part.job_id, job_id + "\n")
-    return PartitionCapture(part.name, WAITING, "", job_id)
-
-
-def _cancel_others(request: SurveyRequest, profile: json_records.Record, wanted: Sequence[_Part]) -> None:
-    """Cancel the jobs of an earlier call for partitions that are no longer wanted."""
-    scheduler = _scheduler(profile)
-    for part in parts(request._replace(partitions=None), profile):
-        if scheduler and part not in wanted and files.lexists(part.job_id):
-            scheduler.parse_cancel(*jobs.ask(scheduler.cancel(files.read_text(part.job_id).strip())))
-            os.unlink(part.job_id)
-            if files.lexists(part.failure):
-                os.unlink(part.failure)
-
-
-def _scheduler(profile: json_records.Record) -> Optional[Scheduler]:
-    """Return the batch system that the login node's capture found, or None."""
-    return SCHEDULERS.get(str((profile.get("scheduler") or {}).get("kind")))
-
-
-def _stem(number: int, name: str) -> str:
-    return "%02d-%s" % (number, re.sub(r"[^A-Za-z0-9_.-]", "_", name))
-
-
 def _words(part: _Part) -> str:
     """Return the error in a job's log, if any."""
-    try:
-        with files.open_regular(part.log) as stream:
-            return causes.told(stream.read(_MAX_LOG).decode("utf-8", "replace")).reason or ""
-    except FileNotFoundError:
-        return ""
+    with suppress(FileNotFoundError), files.open_regular(part.log) as stream:
+        return causes.told(stream.read(_MAX_LOG).decode("utf-8", "replace")).reason or ""
+    return ""
 
 
 def _make_folder(path: str) -> None:

@@ -43,15 +43,14 @@ def continue_job(folder: str) -> str:
         )
     target = _copy(folder, launch._replace(again=launch.again - 1, previous=launch.job), result.SCRIPT)
     try:
-        scheduler = schedulers.known(launch.scheduler)
-        script = os.path.join(target, result.SCRIPT)
-        argv = scheduler.submit(script, seconds(launch.time), jobs.job_id(folder))
+        scheduler, after = schedulers.known(launch.scheduler), jobs.job_id(folder)
         _move(folder, target)  # the next job may start as soon as it is submitted
     except BaseException:
         _take_back(target, folder)
         raise
     try:
-        number = jobs.submit(scheduler, argv, script)
+        script = os.path.join(target, result.SCRIPT)
+        number = jobs.submit(scheduler, script, seconds(launch.time), after)
     except NotTaken:
         _take_back(target, folder)
         raise

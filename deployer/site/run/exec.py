@@ -110,12 +110,11 @@ def prepare(store: Store, request: ExecRequest) -> Tuple[Runtime, Container, boo
         installed,
         manifest.image,
         plan,
+        runtime,
         bound,
         {**layout.own(os.environ), **(ranks.copies(plan, option) if plan and option else {})},
         horovod,
-        runtime.contained,
         request.home,
-        runtime.makes_targets,
         users_environment(plan, request.env),
     )._replace(arguments=option.arguments if option else (), devices=ranks.cdi_names(plan))
     if not container.has_workdir(manifest.image):

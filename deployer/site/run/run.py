@@ -44,11 +44,9 @@ def submit(folder: str) -> str:
     system may have the job.
     """
     launch = result.launch(folder)
-    scheduler = SCHEDULERS[launch.scheduler]
-    path = os.path.join(folder, result.SCRIPT)
-    argv = scheduler.submit(path, seconds(launch.time))
+    script = os.path.join(folder, result.SCRIPT)
     try:
-        job_id = jobs.submit(scheduler, argv, path)
+        job_id = jobs.submit(SCHEDULERS[launch.scheduler], script, seconds(launch.time))
     except NotTaken:
         with suppress(OSError, DeployerError):  # gc removes the remaining files
             unfinished.discard(folder)

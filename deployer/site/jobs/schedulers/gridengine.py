@@ -4,23 +4,15 @@ qstat forgets a job when it ends. A parallel environment of the site distributes
 """
 
 import re
-from typing import Dict, List, NamedTuple, Optional, Sequence, Set
+from typing import Dict, List, Optional, Sequence, Set
 
 from deployer.contract.base.errors import Refused, TransferError, UsageError
 from deployer.contract.base.json_records import Record
 from deployer.contract.base.shell import code
 from deployer.site.capture.scheduler import BatchFacts, common, duration
 from deployer.site.capture.tools import Tools
-from deployer.site.jobs.schedulers.interface import (
-    JobRequest,
-    JobState,
-    Queue,
-    Scheduler,
-    counted,
-    job_name,
-    options,
-    word,
-)
+from deployer.site.jobs.schedulers.interface import JobRequest, JobState, Queue, Scheduler
+from deployer.site.jobs.schedulers.texts import counted, job_name, options, printed, whole_number, word
 
 #: The meaning of each letter of a job's state, the most important letter first.
 _LETTERS = (
@@ -74,6 +66,7 @@ class GridEngine(Scheduler):
     explains = "qstat -f -explain aE"
     version = "qstat -help"
     answers = "qstat"
+    outputs = ("qstat", "-j", "*")
     silent = ("unable to send message to qmaster", "unable to contact qmaster", "commlib error", "got select error")
     look = "`qconf -sql`, `qconf -spl`, and the site's profile"
     identified = code("id=$JOB_ID.$SGE_TASK_ID id=${{id%.undefined}}\n")
@@ -87,19 +80,16 @@ class GridEngine(Scheduler):
     own_sessions = True
 
     def facts(self, tools: Tools) -> Optional[BatchFacts]:
-        said = tools.ask(["qconf", "-sql"])
-        if said is None:
+        queues = tools.ask(["qconf", "-sql"])
+        if queues is None:
             return None
-        queues = said.out.split()
-        about = tools.ask(["qstat", "-help"], any_status=True)
-        version = _VERSION.match(about.out) if about else None
+        version = _VERSION.match(printed(tools, "qstat", "-help", any_status=True))
         scheduler: Record = {"kind": "gridengine", **({"version": version.group(1)} if version else {})}
         word = _gpu_word(tools)
         scheduler.update({"gpu_request": word} if word else {})
-        hosts = tools.ask(["qhost", "-q", *(["-F", word] if word else []), "-xml"])
-        nodes = _nodes(hosts.out, word, tools) if hosts else {}
+        nodes = _nodes(printed(tools, "qhost", "-q", *(["-F", word] if word else []), "-xml"), word, tools)
         environments = _environments(tools)
-        partitions = {name: _partition(name, nodes.get(name, []), environments, tools) for name in queues}
+        partitions = {name: _partition(name, nodes.get(name, []), environments, tools) for name in queues.out.split()}
         return BatchFacts(scheduler, dict(partitions), None)
 
     def directives(self, request: JobRequest) -> List[str]:
@@ -137,16 +127,15 @@ class GridEngine(Scheduler):
             lines.append(f"-l {word('GPUs', request.gpus.word)}={request.gpus.per_node // slots}")
         return [*lines, *request.directives]
 
-    def submit(self, script: str, seconds: int, after: Optional[str] = None) -> List[str]:
-        del seconds  # the script contains it
+    def submit(self, script: str, after: Optional[str] = None) -> List[str]:
         return ["qsub", "-terse", *(["-hold_jid", after.partition(".")[0]] if after else []), script]
 
     def queue(self, partition: str) -> List[str]:
         return ["qstat", "-f", *(["-q", partition] if partition else [])]
 
     def parse_queue(self, code: int, out: str, err: str) -> Optional[Queue]:
-        if code != 0 and self.is_silent(err):
-            raise self.failed("qstat failed", err)
+        if self.is_silent(err):
+            self.check("qstat", code, err)
         instances = [match.group(1) for match in map(_INSTANCE.match, out.splitlines()) if match]
         if not instances:
             return None  # it prints nothing about a nonexistent queue
@@ -158,8 +147,7 @@ class GridEngine(Scheduler):
         return ["qstat", "-xml", "-u", "*"]
 
     def parse_states(self, code: int, out: str, err: str) -> Dict[str, JobState]:
-        if code != 0:
-            raise self.failed("qstat failed", err)
+        self.check("qstat", code, err)
         if "</job_info>" not in out:
             raise TransferError(f"qstat gave no XML: {out[:100]!r}", "is Grid Engine up? try: qstat")
         states = {}
@@ -169,15 +157,12 @@ class GridEngine(Scheduler):
             name = next((name for letters, name in _LETTERS if set(letters) & set(state)), state.upper())
             nodes = fields.get("queue_name", "").partition("@")[2]
             number, task = fields.get("JB_job_number", ""), fields.get("tasks", "")
-            states[number + ("." + task if task else "")] = JobState(name, "", "", nodes, active=True)
+            states[number + ("." + task if task else "")] = JobState(name, nodes=nodes, active=True)
         return states
 
-    def outputs(self) -> List[str]:
-        return ["qstat", "-j", "*"]
-
     def parse_outputs(self, code: int, out: str, err: str) -> Set[str]:
-        if code != 0 and self.is_silent(err):
-            raise self.failed("qstat failed", err)
+        if self.is_silent(err):
+            self.check("qstat", code, err)
         lines = (line.partition(":") for line in out.splitlines())
         # "stdout_path_list:  NONE:NONE:/path/output.log": host and file's owner come first
         return {value.strip().split(":")[-1] for name, _, value in lines if name == "stdout_path_list"}
@@ -187,19 +172,9 @@ class GridEngine(Scheduler):
         return ["qdel", number, *(["-t", task] if task else [])]
 
 
-class _Environment(NamedTuple):
-    """A parallel environment in which deployer's jobs can run, and the rank of its allocation rule."""
-
-    place: int
-    name: str
-    rule: str
-
-
 def _gpu_word(tools: Tools) -> Optional[str]:
     """Return the name of the resource that counts GPUs per slot, as listed by complex(5); None if there is none."""
-    said = tools.ask(["qconf", "-sc"])
-    rows = [line.split() for line in said.out.splitlines()] if said else []
-    for row in rows:
+    for row in map(str.split, printed(tools, "qconf", "-sc").splitlines()):
         if len(row) != 8 or not _GPUS.match(row[0]):
             continue
         if row[4] in ("YES", "FORCED") and row[5] == "YES":
@@ -215,34 +190,28 @@ def _nodes(text: str, word: Optional[str], tools: Tools) -> Dict[str, List[Recor
         shape = _shape(dict(_VALUE.findall(inner)))
         queues = _QUEUE.findall(inner)
         if word and queues and f"<resourcevalue name='{word}'" in inner:
-            count = _gpus(host, word, tools)
+            # qhost prints only the free GPUs
+            values = _fields(printed(tools, "qconf", "-se", host)).get("complex_values", "").replace(" ", "")
+            total = re.search(rf"(?:^|,){re.escape(word)}=(\d+)(?:\.0*)?(?:,|$)", values)
+            count = int(total.group(1)) if total else 0
             shape.update({"gpus": {"count": count}} if count else {})
         for queue in queues:
             shapes.setdefault(queue, []).append(shape)
     return shapes
 
 
-def _gpus(host: str, word: str, tools: Tools) -> int:
-    """Return the total number of GPUs of a host; qhost prints only the free ones."""
-    said = tools.ask(["qconf", "-se", host])
-    values = _fields(said.out).get("complex_values", "") if said else ""
-    match = re.search(rf"(?:^|,){re.escape(word)}=(\d+)(?:\.0*)?(?:,|$)", values.replace(" ", ""))
-    return int(match.group(1)) if match else 0
-
-
 def _shape(values: Dict[str, str]) -> Record:
-    sockets, cores, threads = (values.get(name, "") for name in ("m_socket", "m_core", "m_thread"))
-    if not (sockets.isdigit() and cores.isdigit() and int(sockets) * int(cores)):
+    sockets, cores, threads = (whole_number(values.get(name, "")) for name in ("m_socket", "m_core", "m_thread"))
+    if not sockets * cores:
         return {}
-    shape: Record = {"sockets": int(sockets), "cores": int(cores)}
-    if threads.isdigit() and int(threads) and int(threads) % int(cores) == 0:
-        shape["threads_per_core"] = int(threads) // int(cores)
+    shape: Record = {"sockets": sockets, "cores": cores}
+    if threads and threads % cores == 0:
+        shape["threads_per_core"] = threads // cores
     return shape
 
 
-def _partition(name: str, nodes: List[Record], environments: Dict[str, _Environment], tools: Tools) -> Record:
-    said = tools.ask(["qconf", "-sq", name])
-    fields = _fields(said.out) if said else {}
+def _partition(name: str, nodes: List[Record], environments: Dict[str, str], tools: Tools) -> Record:
+    fields = _fields(printed(tools, "qconf", "-sq", name))
     partition: Record = {"nodes": len(nodes)} if nodes else {}
     limit = _LIMIT.match(fields.get("h_rt", ""))
     if limit:
@@ -252,28 +221,29 @@ def _partition(name: str, nodes: List[Record], environments: Dict[str, _Environm
         partition["node"] = shape
     # The list may have host-specific values: "mpi smp,[cn1=gpu]".
     names = re.sub(r"\[[^\]]*\]", "", fields.get("pe_list", "")).replace(",", " ").split()
-    usable = sorted(environments[pe] for pe in names if pe in environments)
+    usable = [environment for environment in environments if environment in names]
     if usable:
-        partition["parallel_environment"] = usable[0].name
+        partition["parallel_environment"] = usable[0]
     if len(usable) > 1:
-        others = ", ".join(f"{other.name} ({other.rule})" for other in usable[1:])
-        tools.note(f"partition {name}: parallel environment {usable[0].name} was chosen; others: {others}")
+        others = ", ".join(f"{other} ({environments[other]})" for other in usable[1:])
+        tools.note(f"partition {name}: parallel environment {usable[0]} was chosen; others: {others}")
     elif not usable:
         tools.note(f"partition {name}: no parallel environment deals slots to several nodes and has control_slaves")
     return partition
 
 
-def _environments(tools: Tools) -> Dict[str, _Environment]:
-    """Return the parallel environments that distribute slots over several nodes and allow processes there."""
-    said = tools.ask(["qconf", "-spl"])
-    found = {}
-    for name in said.out.split() if said else ():
-        shown = tools.ask(["qconf", "-sp", name])
-        fields = _fields(shown.out) if shown else {}
+def _environments(tools: Tools) -> Dict[str, str]:
+    """Return the allocation rules of parallel environments in which deployer's jobs can run, the best first.
+
+    Such an environment distributes slots over several nodes and allows processes there.
+    """
+    rules = {}
+    for name in sorted(printed(tools, "qconf", "-spl").split()):
+        fields = _fields(printed(tools, "qconf", "-sp", name))
         rule = fields.get("allocation_rule", "")
         if fields.get("control_slaves", "").upper() == "TRUE" and (rule in _RULES or rule.isdigit()):
-            found[name] = _Environment(_RULES.index(rule) if rule in _RULES else len(_RULES), name, rule)
-    return found
+            rules[name] = rule
+    return {name: rules[name] for name in sorted(rules, key=lambda name: (*_RULES, rules[name]).index(rules[name]))}
 
 
 def _fields(text: str) -> Dict[str, str]:

@@ -7,17 +7,15 @@ start a process on each node.
 import re
 from typing import Dict, List, NamedTuple, Optional, Pattern, Sequence, Set, Tuple
 
-from deployer.contract.base.errors import DeployerError, Refused, TransferError, UsageError
+from deployer.contract.base.errors import DeployerError, Refused, TransferError
 from deployer.contract.base.shell import Code, code
 from deployer.contract.rules.findings import coded
 from deployer.contract.site.plan import GpuRequest
 from deployer.site.capture.scheduler import BatchSystem
+from deployer.site.jobs.schedulers.texts import last_words
 
 #: How processes start on the nodes of a job: on this machine, as steps (srun), or with an agent per node, like ssh.
 ALONE, STEPS, AGENT = "alone", "steps", "agent"
-
-#: Texts that every batch system reads as a single word.
-_WORD = re.compile(r"[\w.+@%/=:&|*!()<>\[\]-]+$")
 
 
 class JobRequest(NamedTuple):
@@ -84,10 +82,10 @@ class JobState(NamedTuple):
     """
 
     word: str
-    reason: str
-    elapsed: str
-    nodes: str
-    active: bool
+    reason: str = ""
+    elapsed: str = ""
+    nodes: str = ""
+    active: bool = False
 
 
 class Queue(NamedTuple):
@@ -133,6 +131,8 @@ class Scheduler(BatchSystem):
     explains = ""
     #: The command that prints its version.
     version = ""
+    #: argv that queries the output files of all active jobs, including manually submitted ones, if there is a queue.
+    outputs: Tuple[str, ...] = ("true",)
     #: The command that shows whether the scheduler answers.
     answers = ""
     #: Messages of its commands if the scheduler does not answer; a later query may succeed.
@@ -182,6 +182,11 @@ class Scheduler(BatchSystem):
             return TransferError(words, f"is {self.title} up? try: {self.answers}")
         return Refused(words, "see " + self.look)
 
+    def check(self, program: str, exit_code: int, err: str, *excused: str) -> None:
+        """Raise the error of a failed command unless ``err`` contains an excused message."""
+        if exit_code != 0 and not any(text in err for text in excused):
+            raise self.failed(f"{program} failed", err)
+
     def refused(self, exit_code: int, out: str, err: str) -> DeployerError:
         """Return the error for a failed submission: NotTaken if there is certainly no job."""
         error = self.failed(f"{self.title} did not take the job", err)
@@ -215,11 +220,12 @@ class Scheduler(BatchSystem):
         del job_id
         return ""
 
-    def submit(self, script: str, seconds: int, after: Optional[str] = None) -> List[str]:
+    def submit(self, script: str, after: Optional[str] = None) -> List[str]:
         """Return argv that submits the batch script at the path ``script``.
 
+        Without directives, the time limit in seconds follows as the last word.
+
         Args:
-            seconds: how long it may run.
             after: the id of the job that must have ended before, successfully or not.
         """
         raise NotImplementedError
@@ -247,16 +253,8 @@ class Scheduler(BatchSystem):
         """Return the partition, or None if it does not exist. Raises TransferError."""
         raise NotImplementedError
 
-    def state(self, job_id: str) -> List[str]:
-        """Return argv that queries a job's state."""
-        return self.states([job_id])
-
-    def parse_state(self, code: int, out: str, err: str, job_id: str = "") -> Optional[JobState]:
-        """Return the state of ``job_id``, or None if the scheduler has forgotten the job. Raises TransferError."""
-        return self.parse_states(code, out, err).get(job_id)
-
     def states(self, job_ids: Sequence[str]) -> List[str]:
-        """Return argv that queries the states of several jobs at once, all of the same ``place``."""
+        """Return argv that queries the states of jobs, all of the same ``place``."""
         raise NotImplementedError
 
     def parse_states(self, code: int, out: str, err: str) -> Dict[str, JobState]:
@@ -282,27 +280,19 @@ class Scheduler(BatchSystem):
         del job_id, here
         return None
 
-    def outputs(self) -> List[str]:
-        """Return argv that queries the output files of all active jobs, including manually submitted ones."""
-        raise NotImplementedError
-
     def parse_outputs(self, code: int, out: str, err: str) -> Set[str]:
-        """Return the paths of these files. Raises TransferError."""
-        raise NotImplementedError
+        """Return the paths of the files that ``outputs`` prints. Raises TransferError."""
+        del code, out, err
+        return set()
 
     def cancel(self, job_id: str) -> List[str]:
         """Return argv that cancels a job."""
-        raise NotImplementedError
+        return [self.cancels, job_id]
 
     def parse_cancel(self, code: int, out: str, err: str) -> None:
         """Raise Refused or TransferError if the job could not be cancelled. One that has ended is not an error."""
-        if code != 0 and not any(text in err + out for text in self.forgotten):
-            raise self.failed(f"{self.cancels} failed", err or out)
-
-
-def last_words(err: str) -> str:
-    """Return the end of a command's error output as one line."""
-    return " / ".join(err.strip().splitlines()[-3:]) or "it said nothing"
+        if not any(text in out for text in self.forgotten):
+            self.check(self.cancels, code, err or out, *self.forgotten)
 
 
 def _reason(err: str) -> str:
@@ -310,26 +300,3 @@ def _reason(err: str) -> str:
     lines = err.splitlines()
     marked = ([line for line in lines if mark in line] for mark in ("submission failed", "error:"))
     return "\n".join(next(filter(None, marked), lines))
-
-
-def counted(states: Sequence[str]) -> str:
-    """Return how many nodes are in each state; a node without a state is free."""
-    return ", ".join(f"{states.count(state)} {state or 'free'}" for state in sorted(set(states)))
-
-
-def word(what: str, value: str) -> str:
-    """Return ``value`` for a directive. Raises UsageError if a batch system could read it as more than one word."""
-    if not _WORD.match(value):
-        raise UsageError(f"{what} {value!r} cannot be in a directive", "use letters, digits and ._+@%/=:-")
-    return value
-
-
-def options(*wanted: Tuple[str, str, Optional[str]]) -> List[str]:
-    """Return directives of an option and its value, from (option, its name for errors, value or nothing)."""
-    return [f"{option} {word(what, value)}" for option, what, value in wanted if value]
-
-
-def job_name(name: str) -> str:
-    """Return a name that every batch system accepts: it begins with a letter."""
-    plain = re.sub(r"[^A-Za-z0-9._-]", "-", name)
-    return plain if plain[:1].isalpha() else "j-" + plain

@@ -5,7 +5,7 @@ later process with the same PID. Other hosts cannot query it.
 """
 
 import re
-from typing import Dict, List, Optional, Sequence, Set
+from typing import Dict, List, Optional, Sequence
 
 from deployer.contract.base.errors import JobFailed, MissingTool
 from deployer.site.jobs.schedulers.interface import ALONE, JobRequest, JobState, Queue, Scheduler
@@ -39,9 +39,9 @@ class Local(Scheduler):
         del request
         return []
 
-    def submit(self, script: str, seconds: int, after: Optional[str] = None) -> List[str]:
+    def submit(self, script: str, after: Optional[str] = None) -> List[str]:
         del after  # job.sh starts the next job as its last action
-        return ["sh", "-c", _START, "sh", script, str(seconds)]
+        return ["sh", "-c", _START, "sh", script]  # the time limit follows
 
     def parse_submit(self, code: int, out: str, err: str) -> str:
         if code == 127:
@@ -66,18 +66,11 @@ class Local(Scheduler):
     def parse_states(self, code: int, out: str, err: str) -> Dict[str, JobState]:
         del err
         rows = [line.partition("|") for line in out.splitlines()] if code == 0 else []
-        return {number: JobState("RUNNING", "", elapsed.strip(), "", True) for number, _, elapsed in rows}
+        return {number: JobState("RUNNING", elapsed=elapsed.strip(), active=True) for number, _, elapsed in rows}
 
     def elsewhere(self, job_id: str, here: str) -> Optional[str]:
         host = _parts(job_id)[2]
         return host if host != here else None
-
-    def outputs(self) -> List[str]:
-        return ["true"]  # there is no queue, and a running job has written its id
-
-    def parse_outputs(self, code: int, out: str, err: str) -> Set[str]:
-        del code, out, err
-        return set()
 
     def cancel(self, job_id: str) -> List[str]:
         # timeout forwards the signal to its process group, and kills the remaining processes later. With "hosts",

@@ -8,27 +8,18 @@ examples and XSEDE's ipf, which reads it too. A queue's hosts can be groups, exc
 not counted; a job in the queue captures the hardware of a node.
 """
 
-import os
 import re
 from typing import Dict, List, Optional, Sequence, Set
 
-from deployer.contract.base.errors import Refused, UsageError
+from deployer.contract.base.errors import Refused
 from deployer.contract.base.json_records import Record
 from deployer.contract.base.shell import code
 from deployer.contract.bundle.job import clock
 from deployer.contract.rules.batch_words import words
 from deployer.site.capture.scheduler import BatchFacts
 from deployer.site.capture.tools import Tools
-from deployer.site.jobs.schedulers.interface import (
-    JobRequest,
-    JobState,
-    Queue,
-    Scheduler,
-    counted,
-    job_name,
-    options,
-    word,
-)
+from deployer.site.jobs.schedulers.interface import JobRequest, JobState, Queue, Scheduler
+from deployer.site.jobs.schedulers.texts import counted, job_name, options, output_path, printed, word
 
 #: From "Job states" in the administration pages.
 _WORDS = {
@@ -46,14 +37,8 @@ _WORDS = {
 #: bjobs -o: a field without a width is not truncated; a missing value is "-".
 _FORMAT = "jobid jobindex stat run_time exec_host pend_reason delimiter='|'"
 _SUBMITTED = re.compile(r"^Job <(\d+)> is submitted to (?:default )?queue <[^>]*>", re.MULTILINE)
-
-
 #: Reasons why a host accepts jobs later but not now (bhosts.1): its load, its jobs, its dispatch window.
 _USABLE = ("ok", "closed_Busy", "closed_Cu_excl", "closed_Excl", "closed_Full", "closed_Wind")
-#: The index that bjobs prints for a job that is not a task of an array.
-_NO_TASK = ("0", "-", "")
-#: bsub expands %J and %I in the path of the output.
-_REPLACED = "%"
 _VERSION = re.compile(r"\bLSF\b.*?(\d+\.\d[\d.]*)")
 _CLUSTER = re.compile(r"^My cluster name is (\S+)", re.MULTILINE)
 _QUEUE = re.compile(r"^QUEUE: (\S+)", re.MULTILINE)
@@ -82,8 +67,8 @@ class Lsf(Scheduler):
     knows = ("gpus", "exclusive")
     lists = "bqueues"
     explains = "bhosts -l"
-    version = "lsid"
-    answers = "lsid"
+    version = answers = "lsid"
+    outputs = ("bjobs", "-noheader", "-o", "output_file")
     silent = (
         "LSF is down",
         "Cannot connect to LSF",
@@ -101,18 +86,18 @@ class Lsf(Scheduler):
     ends = ("TERM", "INT", "USR2")
 
     def facts(self, tools: Tools) -> Optional[BatchFacts]:
-        about = tools.ask(["lsid"])
-        version = _VERSION.search(about.out) if about else None
+        about = printed(tools, "lsid")
+        version = _VERSION.search(about)
         listed = tools.ask(["bqueues", "-l"]) if version else None
-        if about is None or version is None or listed is None:
+        if version is None or listed is None:
             return None
         parts = _QUEUE.split(listed.out)[1:]
         queues = sorted(zip(parts[::2], parts[1::2]), key=lambda queue: _DEFAULT not in queue[1])
-        cluster = _CLUSTER.search(about.out)
+        cluster = _CLUSTER.search(about)
         scheduler: Record = {"kind": "lsf", "version": version.group(1).rstrip(".")}
-        gpus = tools.ask(["lshosts", "-gpu"], any_status=True)
+        gpus = _GPUS.search(printed(tools, "lshosts", "-gpu", any_status=True))
         # It is unknown which queues have GPUs, because a job without a request sees none.
-        word: Record = {"gpu_request": words("lsf").gpus} if gpus and _GPUS.search(gpus.out) else {}
+        word: Record = {"gpu_request": words("lsf").gpus} if gpus else {}
         return BatchFacts(
             scheduler, {name: dict(_partition(text), **word) for name, text in queues}, cluster and cluster.group(1)
         )
@@ -121,7 +106,7 @@ class Lsf(Scheduler):
         slots = request.ranks_per_node
         lines = [
             "-J " + job_name(request.name),
-            "-o " + _path(os.path.join(request.folder, self.own_log)),
+            "-o " + output_path(self.title, request.folder, self.own_log, "%"),  # bsub would expand %J and %I
             "-rn",  # a job that starts again over its own output is worse than a failed one
             "-n %d" % (request.nodes * slots),
             '-R "span[ptile=%d]"' % slots,
@@ -140,8 +125,7 @@ class Lsf(Scheduler):
         lines += options(("-U", "reservation", request.reservation))
         return [*lines, *request.directives]
 
-    def submit(self, script: str, seconds: int, after: Optional[str] = None) -> List[str]:
-        del seconds  # the script contains it
+    def submit(self, script: str, after: Optional[str] = None) -> List[str]:
         # bsub only reads directives from its standard input.
         more = ["-w", f"ended({after})"] if after else []
         return ["sh", "-c", 'script=$1; shift; exec bsub "$@" <"$script"', "sh", script, *more]
@@ -160,8 +144,7 @@ class Lsf(Scheduler):
     def parse_queue(self, code: int, out: str, err: str) -> Optional[Queue]:
         if "No such queue" in err:
             return None
-        if code != 0:
-            raise self.failed("bqueues failed", err)
+        self.check("bqueues", code, err)
         queues, _, hosts = out.partition("\n\n")
         states = [line.split()[1] for line in hosts.splitlines()[1:] if len(line.split()) > 1]
         usable = sum(1 for state in states if state in _USABLE)
@@ -171,21 +154,23 @@ class Lsf(Scheduler):
         return ["bjobs", "-a", "-noheader", "-o", _FORMAT, *job_ids]
 
     def parse_states(self, code: int, out: str, err: str) -> Dict[str, JobState]:
-        if code != 0 and not out and not any(text in err for text in self.forgotten):
-            raise self.failed("bjobs failed", err)
-        rows = [[part.strip() for part in line.split("|")] for line in out.splitlines() if line.count("|") >= 5]
-        return {row[0] + ("" if row[1] in _NO_TASK else f"[{row[1]}]"): _state(row[1:]) for row in rows}
-
-    def outputs(self) -> List[str]:
-        return ["bjobs", "-noheader", "-o", "output_file"]
+        if not out:
+            self.check("bjobs", code, err, *self.forgotten)
+        states = {}
+        for line in out.splitlines():
+            if line.count("|") >= 5:
+                row = (part.strip() for part in line.split("|", 6)[:6])
+                number, task, status, elapsed, hosts, reason = ("" if part == "-" else part for part in row)
+                name, active = _WORDS.get(status, (status, False))
+                # "2*cn1:2*cn2": slots and hosts
+                nodes = ",".join(dict.fromkeys(host.rpartition("*")[2] for host in hosts.split(":")))
+                own_id = f"{number}[{task}]" if task not in ("", "0") else number
+                states[own_id] = JobState(name, reason, elapsed, nodes, active)
+        return states
 
     def parse_outputs(self, code: int, out: str, err: str) -> Set[str]:
-        if code != 0 and "No unfinished job found" not in err:
-            raise self.failed("bjobs failed", err)
+        self.check("bjobs", code, err, "No unfinished job found")
         return {line.strip() for line in out.splitlines()}
-
-    def cancel(self, job_id: str) -> List[str]:
-        return ["bkill", job_id]
 
 
 def _partition(text: str) -> Record:
@@ -193,18 +178,3 @@ def _partition(text: str) -> Record:
     if not limit or not float(limit.group(1)):
         return {}
     return {"max_time": clock(int(float(limit.group(1)) * 60))}
-
-
-def _path(path: str) -> str:
-    """Return a path in which bsub has nothing to expand. Raises UsageError."""
-    if _REPLACED in path:
-        raise UsageError(f"LSF cannot write to the path {path!r}", "use another --root")
-    return word("the path", path)
-
-
-def _state(row: Sequence[str]) -> JobState:
-    name, active = _WORDS.get(row[1], (row[1], False))
-    elapsed = "" if row[2] == "-" else row[2]
-    # "2*cn1:2*cn2": slots and hosts
-    hosts = dict.fromkeys(part.rpartition("*")[2] for part in row[3].split(":") if part != "-")
-    return JobState(name, "" if row[4] == "-" else row[4], elapsed, ",".join(hosts), active)

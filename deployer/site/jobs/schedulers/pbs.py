@@ -6,7 +6,6 @@ writes to the log itself. The attributes of queues come from pbs_queue_attribute
 pbs_node_attributes(7B).
 """
 
-import os
 import re
 from typing import Dict, Iterator, List, Optional, Sequence, Set
 
@@ -17,32 +16,20 @@ from deployer.contract.bundle.job import clock
 from deployer.contract.rules.batch_words import words
 from deployer.site.capture.scheduler import ENOUGH, BatchFacts, Nodes, common, duration, kinds
 from deployer.site.capture.tools import Tools
-from deployer.site.jobs.schedulers.interface import (
-    JobRequest,
-    JobState,
-    Queue,
-    Scheduler,
-    counted,
-    job_name,
-    options,
-    word,
-)
+from deployer.site.jobs.schedulers.interface import JobRequest, JobState, Queue, Scheduler
+from deployer.site.jobs.schedulers.texts import counted, job_name, options, output_path, printed, whole_number, word
 
-#: The states in pbs_job_attributes(7B).
-_WORDS = {
-    "Q": "PENDING",
-    "H": "HELD",
-    "W": "PENDING",
-    "T": "TRANSFERRING",
-    "R": "RUNNING",
-    "B": "RUNNING",
-    "E": "COMPLETING",
-    "S": "SUSPENDED",
-    "U": "SUSPENDED",
-    "M": "MOVED",
-    "F": "COMPLETED",
-    "X": "COMPLETED",
-}
+#: The meaning of a job's states (pbs_job_attributes(7B)).
+_LETTERS = (
+    ("QW", "PENDING"),
+    ("H", "HELD"),
+    ("T", "TRANSFERRING"),
+    ("RB", "RUNNING"),
+    ("E", "COMPLETING"),
+    ("SU", "SUSPENDED"),
+    ("M", "MOVED"),
+    ("FX", "COMPLETED"),
+)
 _FINAL = ("COMPLETED", "FAILED", "MOVED")
 #: States of nodes that run jobs, now or after the current ones (pbs_node_attributes(7B)).
 _USABLE = frozenset(
@@ -84,6 +71,7 @@ class Pbs(Scheduler):
     explains = "pbsnodes -l"
     version = "qstat --version"
     answers = "qstat -B"
+    outputs = ("qstat", "-f")
     silent = ("cannot connect to server", "Connection refused", "Connection timed out")
     look = "`qstat -Q`, and queue, account and limits in the site's profile"
     identified = code("id=$PBS_JOBID\n")
@@ -101,10 +89,8 @@ class Pbs(Scheduler):
         listed = tools.ask(["qstat", "-Qf"]) if version else None
         if version is None or listed is None:
             return None
-        nodes = tools.ask(["pbsnodes", "-av"])
-        vnodes = records(nodes.out) if nodes else {}
-        about_server = tools.ask(["qstat", "-Bf"])
-        server = next(iter(records(about_server.out).values()), {}) if about_server else {}
+        vnodes = records(printed(tools, "pbsnodes", "-av"))
+        server = next(iter(records(printed(tools, "qstat", "-Bf")).values()), {})
         shared = {key: value for key, value in server.items() if key.startswith((_LIMIT, _DEFAULT, _CHUNK))}
         queues = {name[len("Queue: ") :]: dict(shared, **fields) for name, fields in records(listed.out).items()}
         usable = {name: queue for name, queue in queues.items() if _admits(name, queue, tools)}
@@ -132,7 +118,7 @@ class Pbs(Scheduler):
             "-S /bin/bash",
             "-N " + job_name(request.name)[:15],  # the limit of older versions; 230 characters since 13
             "-j oe",
-            "-o " + _path(os.path.join(request.folder, self.own_log)),
+            "-o " + output_path(self.title, request.folder, self.own_log, ":"),  # qsub would read HOST:PATH
             "-r n",  # a job that starts again over its own output is worse than a failed one
             "-l select=" + chunk,
             "-l place=scatter" + (":excl" if request.exclusive else ""),
@@ -144,8 +130,7 @@ class Pbs(Scheduler):
             lines.append("-l storage=" + "+".join(word("storage", name) for name in request.storage))
         return [*lines, *request.directives]
 
-    def submit(self, script: str, seconds: int, after: Optional[str] = None) -> List[str]:
-        del seconds  # the script contains it
+    def submit(self, script: str, after: Optional[str] = None) -> List[str]:
         return ["qsub", *(["-W", "depend=afterany:" + after] if after else []), script]
 
     def queue(self, partition: str) -> List[str]:
@@ -154,8 +139,7 @@ class Pbs(Scheduler):
     def parse_queue(self, code: int, out: str, err: str) -> Optional[Queue]:
         if "Unknown queue" in err:
             return None
-        if code != 0:
-            raise self.failed("qstat failed", err)
+        self.check("qstat", code, err)
         states = [state.replace(" ", "") for state in re.findall(r"^\s+state = (.+)", out, re.MULTILINE)]
         usable = sum(1 for state in states if set(state.split(",")) <= _USABLE)
         return Queue("enabled = True" in out and "started = True" in out, len(states), usable, counted(states))
@@ -167,20 +151,13 @@ class Pbs(Scheduler):
         return ["sh", "-c", script, "sh", *job_ids]
 
     def parse_states(self, code: int, out: str, err: str) -> Dict[str, JobState]:
-        if code != 0 and not out and not any(text in err for text in self.forgotten):
-            raise self.failed("qstat failed", err)
+        if not out:
+            self.check("qstat", code, err, *self.forgotten)
         return {name.rpartition(" ")[2]: _state(fields) for name, fields in records(out).items()}
 
-    def outputs(self) -> List[str]:
-        return ["qstat", "-f"]
-
     def parse_outputs(self, code: int, out: str, err: str) -> Set[str]:
-        if code != 0:
-            raise self.failed("qstat failed", err)
+        self.check("qstat", code, err)
         return {fields.get("Output_Path", "").partition(":")[2] for fields in records(out).values()}
-
-    def cancel(self, job_id: str) -> List[str]:
-        return ["qdel", job_id]
 
 
 def _resource(text: str) -> str:
@@ -192,45 +169,37 @@ def _resource(text: str) -> str:
     return text
 
 
-def _path(path: str) -> str:
-    """Return a path that qsub does not read as HOST:PATH. Raises UsageError."""
-    if ":" in path:
-        raise UsageError(f"PBS cannot write to the path {path!r}", "use another --root")
-    return word("the path", path)
-
-
 def _state(fields: Dict[str, str]) -> JobState:
-    name = _WORDS.get(fields.get("job_state", ""), "UNKNOWN")
+    letter = fields.get("job_state") or "-"
+    name = next((name for letters, name in _LETTERS if letter in letters), "UNKNOWN")
     if name == "COMPLETED" and fields.get("Exit_status", "0") != "0":
         name = "FAILED"
     hosts = dict.fromkeys(part.partition("/")[0] for part in fields.get("exec_host", "").split("+"))
     elapsed = fields.get("resources_used.walltime", "")
-    return JobState(name, fields.get("comment", ""), elapsed, ",".join(hosts), name not in _FINAL)
+    return JobState(name, fields.get("comment", ""), elapsed, ",".join(hosts), active=name not in _FINAL)
 
 
 def records(text: str) -> Dict[str, Dict[str, str]]:
     """Return the attributes of each object. Its name is at the start of a line; a tab continues the previous line."""
-    found: Dict[str, Dict[str, str]] = {}
+    objects: Dict[str, Dict[str, str]] = {}
     fields: Dict[str, str] = {}
     for line in text.replace("\n\t", "").splitlines():
         if line and not line[0].isspace():
-            fields = found.setdefault(line.strip(), {})
+            fields = objects.setdefault(line.strip(), {})
         elif " = " in line:
             name, _, value = line.strip().partition(" = ")
             fields[name] = value
-    return found
+    return objects
 
 
 def _admits(name: str, queue: Dict[str, str], tools: Tools) -> bool:
     """Return whether this user may use a queue, by the rules of OpenPBS's acl_check(); note it if not."""
     for kind, option in (("user", "-un"), ("group", "-Gn")):
         if queue.get(f"acl_{kind}_enable") == "True":
-            own = tools.ask(["id", option], any_status=True)
-            names = own.out.split() if own else []
+            names = printed(tools, "id", option, any_status=True).split()
             listed = queue.get(f"acl_{kind}s", "").split(",")
-            decisive = [each for each in listed if each.lstrip("+-").partition("@")[0] in names]
-            if not decisive:
-                decisive = [each for each in listed if each in ("+", "-")] or ["-"]
+            decisive = [entry for entry in listed if entry.lstrip("+-").partition("@")[0] in names]
+            decisive += [*(entry for entry in listed if entry in ("+", "-")), "-"]
             if decisive[0].startswith("-"):
                 tools.note(f"queue {name}: left out: its acl_{kind}s do not list you")
                 return False
@@ -268,22 +237,22 @@ def _partitions(
 
 
 def _partition(name: str, queue: Dict[str, str], nodes: List[Nodes], tools: Tools) -> Record:
-    found: Record = {"nodes": len(nodes)} if nodes else {}
+    partition: Record = {"nodes": len(nodes)} if nodes else {}
     limit = _CLOCK.match(queue.get(_LIMIT + "walltime", ""))
     if limit:
-        found["max_time"] = duration(limit)
-    most = queue.get(_LIMIT + "nodect", "")
-    if most.isdigit() and int(most):
-        found["max_nodes"] = int(most)
+        partition["max_time"] = duration(limit)
+    most = whole_number(queue.get(_LIMIT + "nodect", ""))
+    if most:
+        partition["max_nodes"] = most
     shape = common(name, [each.shape for each in nodes], tools)
     if any("gpus" in each.shape for each in nodes):
-        found["gpu_request"] = words("pbs").gpus
+        partition["gpu_request"] = words("pbs").gpus
     default = _mebibytes(queue.get(_CHUNK + "mem", ""))
     if default and default < ENOUGH * shape.get("memory_mb", 0):
-        found["request_memory"] = True
+        partition["request_memory"] = True
     if shape:
-        found["node"] = shape
-    return found
+        partition["node"] = shape
+    return partition
 
 
 def _is_of(name: str, queue: Dict[str, str], node: Dict[str, str]) -> bool:
@@ -309,14 +278,11 @@ def _features(vnodes: List[Dict[str, str]], queue: Dict[str, str]) -> Iterator[s
 def _shape(vnodes: List[Dict[str, str]]) -> Record:
     """Return the hardware of a host, which may be divided into vnodes."""
     memory = int(sum(_mebibytes(vnode.get(_AVAILABLE + "mem", "")) for vnode in vnodes))
-    cpus, gpus = (_sum(vnodes, resource) for resource in ("ncpus", "ngpus"))
+    cpus, gpus = (
+        sum(whole_number(vnode.get(_AVAILABLE + resource, "")) for vnode in vnodes) for resource in ("ncpus", "ngpus")
+    )
     shape: Record = {"cpus": cpus, "memory_mb": memory, "gpus": {"count": gpus} if gpus else 0}
     return {key: value for key, value in shape.items() if value}
-
-
-def _sum(vnodes: List[Dict[str, str]], resource: str) -> int:
-    counts = [vnode.get(_AVAILABLE + resource, "") for vnode in vnodes]
-    return sum(int(count) for count in counts if count.isdigit())
 
 
 def _level(shapes: List[Record]) -> None:

@@ -10,16 +10,17 @@ from deployer.contract.base.json_records import Record
 from deployer.contract.base.shell import code
 from deployer.site.capture.scheduler import CPUS, ENOUGH, GPUS, MEMORY, BatchFacts, Nodes, common, kinds
 from deployer.site.capture.tools import Tools
-from deployer.site.jobs.schedulers.interface import STEPS, JobRequest, JobState, Queue, Scheduler, last_words
+from deployer.site.jobs.schedulers.interface import STEPS, JobRequest, JobState, Queue, Scheduler
+from deployer.site.jobs.schedulers.texts import last_words, printed, whole_number
 
 #: States that can still change; all others are final. A COMPLETING job has ended, but its log is still incomplete.
 _ACTIVE = frozenset((
     "PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "REQUEUED", "REQUEUE_HOLD",
     "REQUEUE_FED", "RESIZING", "SIGNALING", "STAGE_OUT", "SPECIAL_EXIT", "RESV_DEL_HOLD",
 ))  # fmt: skip
-#: States of nodes that run jobs, now or after the current ones.
-_USABLE = frozenset(("idle", "mixed", "allocated", "completing", "planned", "reserved"))
-_FORGOTTEN = "Invalid job id specified"
+#: States of nodes that run jobs, now or after the current ones. A symbol may follow: ``*`` for a node that does not
+#: answer, ``~`` for one that starts on demand.
+_USABLE = re.compile(r"(idle|mixed|allocated|completing|planned|reserved)[^a-z*]?$")
 #: The start of squeue's line before the jobs of a requested cluster.
 _CLUSTER = "CLUSTER: "
 #: A directive with a list of clusters; each directive is on its own line.
@@ -96,12 +97,12 @@ class Slurm(Scheduler):
     #: The id of a job or of an array's task. If sbatch was given a cluster, the id includes it, in the format of
     #: ``sbatch --parsable``: "ID" or "ID;CLUSTER".
     job_id = re.compile(r"^(\d+)(?:_\d+)?(?:;([\w.-]+))?$")
-    forgotten = (_FORGOTTEN,)
+    forgotten = ("Invalid job id specified",)
     node_list = code('scontrol show hostnames "$SLURM_JOB_NODELIST"')
-    lists = "sinfo"
+    lists = answers = "sinfo"
     explains = "sinfo -R"
     version = "sinfo --version"
-    answers = "sinfo"
+    outputs = ("scontrol", "--oneliner", "show", "job")
     silent = (
         "Unable to contact slurm controller",
         "Socket timed out",
@@ -118,23 +119,24 @@ class Slurm(Scheduler):
     opened = code("batch-system-$SLURM_JOB_ID.log")
 
     def facts(self, tools: Tools) -> Optional[BatchFacts]:
-        said = tools.ask(["sinfo", "--version"])
-        version = re.search(r"\d+\.\d+[\w.-]*", said.out) if said else None
+        version = re.search(r"\d+\.\d+[\w.-]*", printed(tools, "sinfo", "--version"))
         if version is None:
             return None
-        scheduler: Record = {"kind": "slurm", "version": version.group()}
         pmi = _pmi_types(tools)
-        if pmi:
-            scheduler["pmi"] = pmi
-        settings = _settings(tools)
+        scheduler: Record = {"kind": "slurm", "version": version.group(), **({"pmi": pmi} if pmi else {})}
+        config = printed(tools, "scontrol", "show", "config")
+        settings = {name: value.strip() for name, value in re.findall(r"^(\w+)\s*= (.*)$", config, re.MULTILINE)}
         # If the controller did not answer, it will not answer now.
         rows = _rows(tools) if settings else []
-        details = _details(tools) if rows else {}
+        # including the partitions that this user may not use
+        shown = printed(tools, "scontrol", "--oneliner", "--all", "show", "partition") if rows else ""
+        known = [dict(re.findall(r"(\S+?)=(\S*)", line)) for line in shown.splitlines()]
+        details = {partition["PartitionName"]: partition for partition in known if "PartitionName" in partition}
         partitions = _partitions(rows, tools, details, settings)
         _note_closed(details, list(partitions), tools)
         spool = settings.get("SlurmdSpoolDir", "")
-        known = spool.startswith("/") and "%" not in spool  # %n and %h differ between nodes
-        return BatchFacts(scheduler, partitions, settings.get("ClusterName"), spool if known else None)
+        common_spool = spool if spool.startswith("/") and "%" not in spool else None  # %n and %h differ between nodes
+        return BatchFacts(scheduler, partitions, settings.get("ClusterName"), common_spool)
 
     def own_node(self, tools: Tools, name: str) -> Record:
         rows = _rows(tools, "--nodes=" + name)
@@ -142,26 +144,23 @@ class Slurm(Scheduler):
 
     def failed(self, what: str, err: str) -> DeployerError:
         if "munge" in err.lower():
-            return TransferError(
-                f"{what}: munge, by which Slurm knows you, does not answer here: {last_words(err)}",
-                "try another login node, and tell the site",
-            )
+            what += ": munge, by which Slurm knows you, does not answer here"
+            return TransferError(f"{what}: {last_words(err)}", "try another login node, and tell the site")
         return super().failed(what, err)
 
     def directives(self, request: JobRequest) -> List[str]:
-        found = [
+        log, folder = ((path or "").replace("%", "%%") for path in (request.log, request.folder))
+        lines = [
             "--job-name=" + request.name,
-            "--output=" + _output(request),
+            "--output=" + (log or folder + "/batch-system-%j.log"),  # %j: the number of the job or array task
             "--nodes=%d" % request.nodes,
             "--ntasks-per-node=%d" % request.ranks_per_node,
             "--cpus-per-task=%d" % request.cpus_per_rank,
             "--time=" + request.time,
             "--no-requeue",  # a job that starts again over its own output is worse than a failed one
+            *(["--mem=%dM" % request.memory_mb] if request.memory_mb is not None else []),
+            *(["--exclusive"] if request.exclusive else []),
         ]
-        if request.memory_mb is not None:
-            found.append("--mem=%dM" % request.memory_mb)
-        if request.exclusive:
-            found.append("--exclusive")
         if len(request.constraints) > 1 and any("|" in each for each in request.constraints):
             raise Refused(
                 "Slurm cannot combine the constraints " + " and ".join(map(repr, request.constraints)),
@@ -175,19 +174,18 @@ class Slurm(Scheduler):
             ("constraint", "&".join(request.constraints)),
             ("reservation", request.reservation),
         ]
-        found += [f"--{name}={value}" for name, value in asked if value]
+        lines += [f"--{name}={value}" for name, value in asked if value]
         gpus = request.gpus
         if gpus:
             kind = gpus.type + ":" if gpus.type else ""
             what = "gres=gpu:" if gpus.word == _GRES else gpus.word + "="
-            found.append("--%s%s%d" % (what, kind, gpus.per_node))
-        return [shlex.quote(word) for word in [*found, *request.directives]]
+            lines.append("--%s%s%d" % (what, kind, gpus.per_node))
+        return [shlex.quote(word) for word in [*lines, *request.directives]]
 
     def place(self, job_id: str) -> str:
         return job_id.partition(";")[2]
 
-    def submit(self, script: str, seconds: int, after: Optional[str] = None) -> List[str]:
-        del seconds  # the script contains it
+    def submit(self, script: str, after: Optional[str] = None) -> List[str]:
         return ["sbatch", "--parsable", *(["--dependency=afterany:" + _number(after)] if after else []), script]
 
     def queue(self, partition: str) -> List[str]:
@@ -195,16 +193,15 @@ class Slurm(Scheduler):
         return ["sinfo", "--noheader", "--format=%P|%a|%D|%T", *only]
 
     def parse_queue(self, code: int, out: str, err: str) -> Optional[Queue]:
-        if code != 0:
-            raise self.failed("sinfo failed", err)
+        self.check("sinfo", code, err)
         rows = [line.split("|") for line in out.splitlines() if line.count("|") == 3 and line.split("|")[2].isdigit()]
         # The default partition's name ends with "*". If the query named a partition, it is the only one.
         rows = [row for row in rows if row[0].endswith("*")] or rows
         if not rows:
             return None
-        usable = [int(row[2]) for row in rows if _is_usable(row[3])]
+        usable = sum(int(row[2]) for row in rows if _USABLE.match(row[3]))
         says = ", ".join(f"{row[2]} {row[3]}" for row in rows)
-        return Queue(rows[0][1] == "up", sum(int(row[2]) for row in rows), sum(usable), says)
+        return Queue(rows[0][1] == "up", sum(int(row[2]) for row in rows), usable, says)
 
     def states(self, job_ids: Sequence[str]) -> List[str]:
         cluster = self.place(job_ids[0]) if job_ids else ""
@@ -215,44 +212,36 @@ class Slurm(Scheduler):
         return [*words, "--jobs=" + ",".join(map(_number, job_ids)), f"--format={number}|%T|%M|%N|%r"]
 
     def parse_states(self, code: int, out: str, err: str) -> Dict[str, JobState]:
-        if code != 0:
-            if _FORGOTTEN in err:  # if there are several ids, squeue omits forgotten ones
-                return {}
-            raise self.failed("squeue failed", err)
-        rows = [line.partition("|") for line in _squeue_rows(out)]
-        return {number: _state(rest) for number, _, rest in rows}
+        self.check("squeue", code, err, *self.forgotten)  # if there are several ids, squeue omits forgotten ones
+        states = {}
+        for line in out.strip().splitlines():
+            if not line.startswith(_CLUSTER):
+                number, word, elapsed, nodes, reason = [*line.split("|", 4), "", "", "", ""][:5]
+                states[number] = JobState(word, "" if reason == "None" else reason, elapsed, nodes, word in _ACTIVE)
+        return states
 
     def own(self, script: str) -> List[str]:
         # With --noheader, newer versions omit the lines with the cluster names.
-        words = ["squeue", *_of_cluster(_cluster_in(script)), "--states=all", "--user=%d" % os.getuid()]
-        return [*words, "--format=%i|%o"]
+        clusters = next(reversed(_CLUSTERS.findall(script)), "")
+        return ["squeue", *_of_cluster(clusters), "--states=all", "--user=%d" % os.getuid(), "--format=%i|%o"]
 
     def parse_own(self, code: int, out: str, err: str) -> Dict[str, str]:
-        if code != 0:
-            raise self.failed("squeue failed", err)
-        found: Dict[str, str] = {}
+        self.check("squeue", code, err)
+        numbers: Dict[str, str] = {}
         cluster = ""
         for line in out.splitlines():
             if line.startswith(_CLUSTER):
                 cluster = ";" + line[len(_CLUSTER) :].strip()
             number, _, command = line.strip().partition("|")
-            earlier = found.get(command)  # the first job counts, because each later start has its own folder
+            earlier = numbers.get(command)  # the first job counts, because each later start has its own folder
             if self.owns(number + cluster) and (earlier is None or _first(number) < _first(earlier)):
-                found[command] = number + cluster
-        return found
-
-    def outputs(self) -> List[str]:
-        return ["scontrol", "--oneliner", "show", "job"]
+                numbers[command] = number + cluster
+        return numbers
 
     def parse_outputs(self, code: int, out: str, err: str) -> Set[str]:
-        if code != 0:
-            raise self.failed("scontrol failed", err)
-        found = set()
-        for line in out.splitlines():
-            state, output = _JOB_STATE.search(line), _OUTPUT.search(line)
-            if state and output and state.group(1) in _ACTIVE:
-                found.add(output.group(1))
-        return found
+        self.check("scontrol", code, err)
+        jobs = ((_JOB_STATE.search(line), _OUTPUT.search(line)) for line in out.splitlines())
+        return {output.group(1) for state, output in jobs if state and output and state.group(1) in _ACTIVE}
 
     def cancel(self, job_id: str) -> List[str]:
         return ["scancel", *_of_cluster(self.place(job_id)), _number(job_id)]
@@ -268,69 +257,20 @@ def _first(job_id: str) -> int:
     return int(re.split("[_;]", job_id)[0])
 
 
-def _output(request: JobRequest) -> str:
-    """Return the path of a job's output, in which Slurm replaces %j with the number of the job or array task."""
-    return (
-        request.folder.replace("%", "%%") + "/batch-system-%j.log"
-        if request.log is None
-        else request.log.replace("%", "%%")
-    )
-
-
 def _of_cluster(cluster: str) -> List[str]:
     """Return the options that direct a command to a cluster; empty for the login node's own cluster."""
     return ["--clusters=" + cluster] if cluster else []
 
 
-def _cluster_in(script: str) -> str:
-    """Return the clusters in a batch script's directives; empty if there are none."""
-    return next(reversed(_CLUSTERS.findall(script)), "")
-
-
-def _squeue_rows(out: str) -> List[str]:
-    """Return squeue's lines, without a line that contains the cluster's name."""
-    return [line for line in out.strip().splitlines() if not line.startswith(_CLUSTER)]
-
-
-def _state(text: str) -> JobState:
-    """Return the state from squeue's WORD|ELAPSED|NODES|REASON."""
-    word, elapsed, nodes, reason = [*text.split("|", 3), "", "", ""][:4]
-    return JobState(word, "" if reason == "None" else reason, elapsed, nodes, word in _ACTIVE)
-
-
-def _is_usable(state: str) -> bool:
-    """Return whether nodes in a state of sinfo can run jobs.
-
-    The state may end with a symbol: ``*`` for a node that does not answer, ``~`` for one that starts on demand.
-    """
-    found = re.match(r"([a-z]+)([^a-z]?)$", state)
-    return found is not None and found.group(1) in _USABLE and found.group(2) != "*"
-
-
 def _pmi_types(tools: Tools) -> List[str]:
     """Return the list of ``srun --mpi=list``: one per line below a heading, after "srun: ", on either stream."""
-    said = tools.ask(["srun", "--mpi=list"])
-    found: List[str] = []
-    for line in said.both.splitlines() if said else ():
-        words = line.replace("srun:", "").split()
-        if len(words) == 1 and _PMI.match(words[0]):
-            found.append(words[0])
-        _, _, plugins = line.partition("plugin versions available:")
-        found += [word for word in plugins.replace(",", " ").split() if _PMI.match(word)]
-    return sorted(set(found))
-
-
-def _settings(tools: Tools) -> Dict[str, str]:
-    said = tools.ask(["scontrol", "show", "config"])
-    pairs = re.findall(r"^(\w+)\s*= (.*)$", said.out, re.MULTILINE) if said else []
-    return {name: value.strip() for name, value in pairs}
-
-
-def _details(tools: Tools) -> Dict[str, Dict[str, str]]:
-    """Return the settings of each partition, including those that this user may not use."""
-    said = tools.ask(["scontrol", "--oneliner", "--all", "show", "partition"])
-    rows = [dict(re.findall(r"(\S+?)=(\S*)", line)) for line in said.out.splitlines()] if said else []
-    return {row["PartitionName"]: row for row in rows if "PartitionName" in row}
+    answer = tools.ask(["srun", "--mpi=list"])
+    words: List[str] = []
+    for line in answer.both.splitlines() if answer else ():
+        listed = line.replace("srun:", "").split()
+        words += listed if len(listed) == 1 else []
+        words += line.partition("plugin versions available:")[2].replace(",", " ").split()
+    return sorted({word for word in words if _PMI.match(word)})
 
 
 def _note_closed(details: Dict[str, Dict[str, str]], usable: Sequence[str], tools: Tools) -> None:
@@ -350,20 +290,19 @@ def _rows(tools: Tools, *more: str) -> List[List[str]]:
 
     sinfo also prints partitions without any of the requested nodes; these are omitted.
     """
-    said = tools.ask([*SINFO, *more])
-    rows = [line.strip().split("|") for line in said.out.splitlines()] if said else []
+    rows = [line.strip().split("|") for line in printed(tools, *SINFO, *more).splitlines()]
     rows = [row for row in rows if len(row) == _FORMAT.count("|") + 1 and row[1].isdigit() and int(row[1])]
     firsts = [re.sub(r"\[(\w+)[^\]]*\]", r"\1", row[-1]).partition(",")[0] for row in rows]
-    asked = ["scontrol", "--oneliner", "show", "node", ",".join(sorted(set(firsts)))]
-    about = tools.ask(asked) if rows else None
-    kept = dict(re.findall(r"^NodeName=(\S+) .* MemSpecLimit=(\d+)", about.out, re.MULTILINE)) if about else {}
+    asked = ("scontrol", "--oneliner", "show", "node", ",".join(sorted(set(firsts))))
+    about = printed(tools, *asked) if rows else ""
+    kept = dict(re.findall(r"^NodeName=(\S+) .* MemSpecLimit=(\d+)", about, re.MULTILINE))
     for row, first in zip(rows, firsts):
         row[5] = str(int(row[5]) - int(kept.get(first, 0))) if row[5].isdigit() else row[5]
     return rows
 
 
 def _partitions(
-    found: List[List[str]], tools: Tools, details: Dict[str, Dict[str, str]], settings: Dict[str, str]
+    rows: List[List[str]], tools: Tools, details: Dict[str, Dict[str, str]], settings: Dict[str, str]
 ) -> Record:
     """Return partitions from sinfo's rows.
 
@@ -371,86 +310,71 @@ def _partitions(
         details: the settings of each partition.
         settings: the settings of the cluster.
     """
-    rows: Dict[str, List[List[str]]] = {}
-    default = None
-    for row in found:
-        name = row[0].rstrip("*")
-        if row[0].endswith("*"):
-            default = name
-        rows.setdefault(name, []).append(row)
+    by_name: Dict[str, List[List[str]]] = {}
+    for row in rows:
+        by_name.setdefault(row[0], []).append(row)
     partitions: Record = {}
-    for name in sorted(rows, key=lambda name: (name != default, name)):
-        own = details.get(name, {})
-        for entry, words, nodes in kinds(name, [_nodes(row) for row in rows[name]]):
-            partitions[entry] = dict(_partition(entry, rows[name][0], nodes, tools, own, settings), **words)
+    for marked in sorted(by_name, key=lambda name: (not name.endswith("*"), name)):  # a star marks the default
+        name, own = marked.rstrip("*"), by_name[marked]
+        every = [Nodes(int(row[1]), _shape(row), row[10].split(","), whole_number(row[9])) for row in own]
+        for entry, words, nodes in kinds(name, every):
+            fields = _partition(entry, own[0], nodes, tools, [details.get(name, {}), settings])
+            partitions[entry] = dict(fields, **words)
     return partitions
 
 
-def _partition(
-    name: str, row: List[str], nodes: List[Nodes], tools: Tools, own: Dict[str, str], settings: Dict[str, str]
-) -> Record:
-    found: Record = {"nodes": sum(each.number for each in nodes)}
+def _partition(name: str, row: List[str], nodes: List[Nodes], tools: Tools, levels: List[Dict[str, str]]) -> Record:
+    """Return a partition's entry; ``levels`` are its settings and those of the cluster, in the order of precedence."""
+    partition: Record = {"nodes": sum(each.number for each in nodes)}
     sizes = re.match(r"^(?:\d+-)?(\d+)$", row[8])  # a single number if minimum and maximum are equal
     if sizes:
-        found["max_nodes"] = int(sizes.group(1))
+        partition["max_nodes"] = int(sizes.group(1))
     if row[7] not in ("infinite", "n/a", ""):
-        found["max_time"] = row[7]
+        partition["max_time"] = row[7]
     shapes = [each.shape for each in nodes]
     shape = common(name, shapes, tools)
     if any(GPUS in each for each in shapes):
-        found["gpu_request"] = _GRES
+        partition["gpu_request"] = _GRES
+    own = levels[0]
     if own.get("OverSubscribe") == "EXCLUSIVE" or own.get("Exclusive") == "NODE":  # the latter since version 25
-        found["exclusive"] = True
+        partition["exclusive"] = True
     cpus = [each.cpus for each in nodes if each.cpus]
-    if MEMORY in shape and cpus and _limit_memory(shape, min(cpus), own, settings):
-        found["request_memory"] = True
+    if MEMORY in shape and cpus and _limit_memory(shape, min(cpus), levels):
+        partition["request_memory"] = True
     if shape:
-        found["node"] = shape
-    return found
+        partition["node"] = shape
+    return partition
 
 
-def _limit_memory(shape: Record, cpus: int, own: Dict[str, str], settings: Dict[str, str]) -> bool:
-    """Limit a node's memory to what a job may use. Return whether a job without a memory request gets too little.
+def _limit_memory(shape: Record, cpus: int, levels: List[Dict[str, str]]) -> bool:
+    """Limit a node's memory to what a job may use. Return whether a job without a memory request gets too little."""
 
-    Args:
-        own: the settings of the partition, which take precedence over those of the cluster.
-    """
-    most = _per_node("MaxMem", cpus, own) or _per_node("MaxMem", cpus, settings)
-    shape[MEMORY] = min(shape[MEMORY], most or shape[MEMORY])
-    default = _per_node("DefMem", cpus, own) or _per_node("DefMem", cpus, settings)
-    select = "SelectTypeParameters"
-    consumed = own.get(select, "NONE") if own.get(select, "NONE") != "NONE" else settings.get(select, "")
-    return "MEMORY" in consumed.upper() and default is not None and default < ENOUGH * shape[MEMORY]
+    def per_node(limit: str) -> int:
+        """Return a memory limit for a whole node; 0 if there is none."""
+        limits = ((level.get(limit + "PerNode", ""), level.get(limit + "PerCPU", "")) for level in levels)
+        return next(filter(None, (whole_number(node) or whole_number(cpu) * cpus for node, cpu in limits)), 0)
 
-
-def _per_node(limit: str, cpus: int, settings: Dict[str, str]) -> Optional[int]:
-    """Return a memory limit for a whole node; None if there is none."""
-    for name, times in (("PerNode", 1), ("PerCPU", cpus)):
-        value = settings.get(limit + name, "")
-        if value.isdigit() and int(value):
-            return int(value) * times
-    return None
-
-
-def _nodes(row: List[str]) -> Nodes:
-    return Nodes(int(row[1]), _shape(row), row[10].split(","), int(row[9]) if row[9].isdigit() else 0)
+    shape[MEMORY] = min(shape[MEMORY], per_node("MaxMem") or shape[MEMORY])
+    selects = (level.get("SelectTypeParameters", "NONE") for level in levels)
+    consumed = next((select for select in selects if select != "NONE"), "")
+    return "MEMORY" in consumed.upper() and 0 < per_node("DefMem") < ENOUGH * shape[MEMORY]
 
 
 def _shape(row: List[str]) -> Record:
-    found: Record = {}
-    sockets, cores, threads, memory = row[2:6]
-    if sockets.isdigit() and cores.isdigit() and int(sockets) * int(cores):
-        found["sockets"] = int(sockets)
-        found["cores"] = int(sockets) * int(cores)
-    if threads.isdigit() and int(threads):
-        found["threads_per_core"] = int(threads)
-        if row[9].isdigit() and found.get("cores", 0) * int(threads) != int(row[9]):
-            found[CPUS] = int(row[9])
-    if memory.isdigit() and int(memory) > 1:  # 1 is Slurm's default if the memory is not configured
-        found[MEMORY] = int(memory)
+    shape: Record = {}
+    sockets, cores, threads, memory = map(whole_number, row[2:6])
+    cpus = whole_number(row[9])
+    if sockets * cores:
+        shape.update(sockets=sockets, cores=sockets * cores)
+    if threads:
+        shape["threads_per_core"] = threads
+        if cpus not in (0, sockets * cores * threads):
+            shape[CPUS] = cpus
+    if memory > 1:  # 1 is Slurm's default if the memory is not configured
+        shape[MEMORY] = memory
     gpus = _GPU.findall(row[6])
     if gpus:
-        kinds = {kind for kind, _ in gpus if kind}
-        one = {"type": kinds.pop()} if len(gpus) == 1 and kinds else {}  # without a type, Slurm assigns any GPUs
-        found[GPUS] = dict(one, count=sum(int(count) for _, count in gpus))
-    return found
+        types = {kind for kind, _ in gpus if kind}
+        one = {"type": types.pop()} if len(gpus) == 1 and types else {}  # without a type, Slurm assigns any GPUs
+        shape[GPUS] = dict(one, count=sum(int(count) for _, count in gpus))
+    return shape

@@ -22,15 +22,12 @@ from deployer.site.storage.store import InstalledImage
 
 def ranks_container(resolved: ResolvedRun, chosen: Chosen, folder: str, users: Sequence[Bind]) -> Container:
     """Return the container of the ranks of a job in ``folder``; ``users`` are the user's binds."""
-    installed, plan, job, option = resolved.installed, resolved.plan, resolved.job, chosen.start_option
+    installed, settled, option = resolved.installed, resolved.settled, chosen.start_option
+    plan, job, layout = settled.plan, settled.job, settled.layout
     near = near_gpus(resolved, option)
-    how = (
-        script.start_inside(resolved.layout, chosen.own)
-        if chosen.own
-        else script.start(plan, option, resolved.layout, chosen.launcher)
-    )
+    how = script.start_inside(layout, chosen.own) if chosen.own else script.start(plan, option, layout, chosen.launcher)
     own = {
-        **layouts.environment(resolved.layout),
+        **layouts.environment(layout),
         **copies(plan, option),
         **chosen.launcher.environment(how),
         "DEPLOYER_RESULT": f"{plans.JOB}/{result.PAYLOAD_FILE}",
@@ -42,6 +39,7 @@ def ranks_container(resolved: ResolvedRun, chosen: Chosen, folder: str, users: S
         installed,
         resolved.manifest.image,
         plan,
+        chosen.runtime,
         binds=[
             Bind(resolved.store.tool, plans.TOOL, "this tool"),
             Bind(folder, plans.JOB, "the job's folder"),
@@ -50,18 +48,16 @@ def ranks_container(resolved: ResolvedRun, chosen: Chosen, folder: str, users: S
         ],
         environment={**own, **job.environment},
         variant=installed.variant(plan.abi) if plan.abi else None,
-        contained=chosen.runtime.contained,
         own=resolved.request.home,
-        makes_targets=chosen.runtime.makes_targets,
-        users=resolved.environment,
+        users=settled.environment,
     )._replace(arguments=option.arguments, devices=cdi_names(plan))
     environment, passed = dict(ranks.environment), list(ranks.passed)
     if chosen.own:  # overrides the rest: without these settings it would not find the nodes
-        environment.update(script.inside_environment(option, resolved.layout, chosen.own))
+        environment.update(script.inside_environment(option, layout, chosen.own))
     if chosen.runtime.contained:
         # `rank` sets the variables of a rendezvous: an image's own values would point to another machine. Outside the
         # container, it sets the host's variables.
-        given = {*plan.environment, *job.environment, *resolved.environment}
+        given = {*plan.environment, *job.environment, *settled.environment}
         rendezvous_names = [name for name in rendezvous.NAMES if name not in given]
         environment = {name: value for name, value in environment.items() if name not in rendezvous_names}
         if resolved.manifest.image.python is None:
@@ -71,9 +67,9 @@ def ranks_container(resolved: ResolvedRun, chosen: Chosen, folder: str, users: S
 
 def near_gpus(resolved: ResolvedRun, option: StartOption) -> Dict[str, str]:
     """Return the variables that give each rank the GPUs near its CPUs, if the job has all GPUs of its nodes."""
-    plan = resolved.plan
-    whole = resolved.asked.gpus == plan.batch.gpus is not None and not resolved.request.options.directives
-    return gpus.order(resolved.layout, plan, resolved.job.gpus) if whole and option.launcher == script.SRUN else {}
+    settled, plan = resolved.settled, resolved.settled.plan
+    whole = settled.asked.gpus == plan.batch.gpus is not None and not resolved.request.options.directives
+    return gpus.order(settled.layout, plan, settled.job.gpus) if whole and option.launcher == script.SRUN else {}
 
 
 def users_binds(

@@ -37,7 +37,8 @@ def render(resolved: ResolvedRun, chosen: Chosen) -> JobFolder:
         UsageError: a bind, link or variable cannot be used.
         Refused: the command cannot start, or the warning of the time limit would end the payload.
     """
-    store, installed, plan, job = resolved.store, resolved.installed, resolved.plan, resolved.job
+    store, installed, settled = resolved.store, resolved.installed, resolved.settled
+    plan, job = settled.plan, settled.job
     contained, image = chosen.runtime.contained, resolved.manifest.image
     name = f"{installed.receipt.name}-{resolved.request.token or jobfolder.new_token()}"
     folder = os.path.join(store.jobs, name)
@@ -55,7 +56,7 @@ def render(resolved: ResolvedRun, chosen: Chosen) -> JobFolder:
     near = near_gpus(resolved, chosen.start_option)
     inputs = script.Inputs(
         launch=_launch(resolved, chosen, name, ranks, users),
-        layout=resolved.layout,
+        layout=settled.layout,
         plan=plan,
         start_option=chosen.start_option,
         runtime=chosen.runtime,
@@ -65,7 +66,7 @@ def render(resolved: ResolvedRun, chosen: Chosen) -> JobFolder:
         tool=store.tool,
         python=python,
         image_python=image.python if contained else python,
-        asked=resolved.asked,
+        asked=settled.asked,
         staging=chosen.staging,
         reader=_canary_reader(installed.rootfs, image.python) if contained else (),
         workdir=job.workdir or (None if container.has_workdir(image) else plans.JOB),
@@ -78,7 +79,8 @@ def render(resolved: ResolvedRun, chosen: Chosen) -> JobFolder:
 
 def _launch(resolved: ResolvedRun, chosen: Chosen, name: str, ranks: Container, users: Sequence[Bind]) -> Launch:
     """Return the record of the job ``name``, whose ranks run in the container ``ranks`` with the user's binds."""
-    receipt, plan, layout, job = resolved.installed.receipt, resolved.plan, resolved.layout, resolved.job
+    receipt, settled = resolved.installed.receipt, resolved.settled
+    plan, job, layout = settled.plan, settled.job, settled.layout
     in_home, in_job = linked.split(links.resolve(resolved.installed, resolved.data, job.links))
     workdir = job.workdir or ""
     interface = ranks.environment.get("GLOO_SOCKET_IFNAME")
@@ -106,7 +108,7 @@ def _launch(resolved: ResolvedRun, chosen: Chosen, name: str, ranks: Container, 
         bound=_bound(plan, users, ranks),
         straddling=pin(layout).straddling,
         scheduler=plan.scheduler,
-        warn=resolved.warn,
+        warn=settled.warn,
         again=resolved.request.again or 0,
         interface=interface if isinstance(interface, str) else None,
         without_mpi=plan.abi == plans.NO_MPI and chosen.runtime.contained,

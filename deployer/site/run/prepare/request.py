@@ -55,15 +55,15 @@ class RunRequest(NamedTuple):
     """
 
     image: str
-    job: Optional[str]
-    nodes: Optional[int]
-    ranks_per_node: Optional[int]
-    threads: Optional[int]
-    time: Optional[str]
-    memory_mb: Optional[int]
-    binds: Sequence[str]
-    plan: Optional[str]
-    extra: Sequence[str]
+    job: Optional[str] = None
+    nodes: Optional[int] = None
+    ranks_per_node: Optional[int] = None
+    threads: Optional[int] = None
+    time: Optional[str] = None
+    memory_mb: Optional[int] = None
+    binds: Sequence[str] = ()
+    plan: Optional[str] = None
+    extra: Sequence[str] = ()
     force: bool = False
     options: SubmissionOptions = SubmissionOptions()
     staging: Optional[str] = None

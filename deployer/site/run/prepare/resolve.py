@@ -1,7 +1,7 @@
 """resolve: find the image, data, plan and job of a request, and compute the layout."""
 
 import os
-from typing import Dict, List, NamedTuple, Optional, Sequence
+from typing import List, NamedTuple, Optional, Sequence
 
 from deployer.contract.base.errors import Refused
 from deployer.contract.base.shell import plain
@@ -10,12 +10,10 @@ from deployer.contract.bundle.manifest import Manifest
 from deployer.contract.rules import findings
 from deployer.contract.rules.verdict import REFUSE
 from deployer.contract.site import plan as plans
-from deployer.contract.site.layout import Layout
 from deployer.contract.site.plan import Plan
 from deployer.site.container import container
 from deployer.site.install import mount_points
-from deployer.site.run.job_script.submission import BatchRequest
-from deployer.site.run.prepare.request import RunRequest, settle
+from deployer.site.run.prepare.request import RunRequest, Settled, settle
 from deployer.site.storage import data, inventory
 from deployer.site.storage.store import InstalledImage, Store
 
@@ -29,17 +27,10 @@ class ResolvedRun(NamedTuple):
     manifest: Manifest
     #: The installed bundles with the data that this one needs.
     data: List[data.InstalledData]
-    job: Job
+    #: The job as it will run.
+    settled: Settled
     #: Whether the job is the caller's instead of the bundle's, so that its command is not checked.
     own: bool
-    plan: Plan
-    layout: Layout
-    #: The request to the batch system, besides the layout.
-    asked: BatchRequest
-    #: The user's variables.
-    environment: Dict[str, str]
-    #: How many seconds before the time limit to warn the ranks; None: never.
-    warn: Optional[int]
     #: Mount points that the bundle does not list, also the targets of ``--bind`` that only other images have.
     mounts: Sequence[str]
 
@@ -63,8 +54,8 @@ def resolve(store: Store, request: RunRequest, own: Optional[Job]) -> ResolvedRu
         installed=installed,
         manifest=manifest,
         data=carriers,
+        settled=settled,
         own=own is not None,
-        **settled._asdict(),
         mounts=[*plan.mounts, *mount_points.others(installed, manifest.mount_points, targets)],
     )
 

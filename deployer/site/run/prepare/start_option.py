@@ -38,7 +38,7 @@ class Chosen(NamedTuple):
 def choose_option(resolved: ResolvedRun) -> Chosen:
     """Choose among the plan's start options, and refuse what cannot start on this site now."""
     store, request, installed = resolved.store, resolved.request, resolved.installed
-    plan, layout = resolved.plan, resolved.layout
+    plan, layout = resolved.settled.plan, resolved.settled.layout
     need = stage.need(store, installed, resolved.manifest, layout.ranks_per_node * (layout.memory_mb or 0))
     if resolved.mounts:
         reason = "its mount points for {} cannot be made in it".format(", ".join(resolved.mounts))
@@ -71,9 +71,9 @@ def _staging(resolved: ResolvedRun, option: StartOption, size_mb: int) -> Option
         image=installed.folder,
         source=squash.path(installed.folder) if packed else resolved.store.bundle(installed.receipt),
         size_mb=size_mb,
-        abi=resolved.plan.abi,
+        abi=resolved.settled.plan.abi,
         mounts=resolved.mounts,
-        broadcast=option.broadcast is not None and resolved.layout.nodes >= option.broadcast,
+        broadcast=option.broadcast is not None and resolved.settled.layout.nodes >= option.broadcast,
         kit=option.runtime if runtime.known.carried else "",
         held=packed and not runtime.known.mounts,
     )

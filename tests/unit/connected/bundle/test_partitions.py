@@ -89,7 +89,7 @@ def test_run_uses_the_plan_of_the_partition(tmp_path: Path, profile: Profile) ->
 
     def script(partition: str | None) -> str:
         options = SubmissionOptions(partition=partition)
-        request = RunRequest("tiny", *[None] * 6, [], None, [], options=options, force=True)
+        request = RunRequest("tiny", options=options, force=True)
         return run.show_script(run.prepare(store, request))
 
     assert "#SBATCH --partition=batch\n" in script(None)
@@ -104,7 +104,7 @@ def test_run_uses_the_plan_of_the_partition(tmp_path: Path, profile: Profile) ->
 
 def request(partition: str | None, force: bool = False) -> RunRequest:
     options = SubmissionOptions(partition=partition)
-    return RunRequest("tiny", *[None] * 6, [], None, [], options=options, force=force)
+    return RunRequest("tiny", options=options, force=force)
 
 
 def test_a_partition_has_the_batch_systems_name_too(tmp_path: Path, profile: Profile) -> None:

@@ -34,7 +34,7 @@ GOLDEN = Path(__file__).resolve().parents[3] / "golden"
 CURATED = sorted(path.stem for path in profiles.CURATED.glob("*.yaml"))
 #: The user's own values.
 VARIABLES = {"SCRATCH": "/scratch/alice", "WORK": "/project/alice", "CINECA_SCRATCH": "/gpfs/scratch/alice"}
-REQUEST = RunRequest("hello", *[None] * 6, [], None, [])
+REQUEST = RunRequest("hello")
 
 
 def family(name: str) -> str:

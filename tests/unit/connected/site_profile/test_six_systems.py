@@ -109,7 +109,7 @@ def test_a_job_of_all_gpus_has_them_in_the_order_of_its_ranks(
     store = made.store(tmp_path, plan=found, jobs=[Job("hello", ["python3", "x.py"], 2, 8, 8, "01:00:00")])
     Path(store.tool).write_bytes(b"")
     options = SubmissionOptions(directives=directives)
-    text = run.show_script(run.prepare(store, RunRequest("hello", *[None] * 6, [], None, [], options=options)))
+    text = run.show_script(run.prepare(store, RunRequest("hello", options=options)))
     assert ("ROCR_VISIBLE_DEVICES=4,5,2,3,6,7,0,1" in text) == ordered
     assert "#SBATCH --account=pawsey1-gpu\n" in text
     assert ("#SBATCH --gres=gpu:8\n" in text) == ordered

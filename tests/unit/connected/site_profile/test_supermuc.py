@@ -50,7 +50,7 @@ PUBLISHED = [
 ]
 
 
-REQUEST = RunRequest("3dgan", *[None] * 6, [], None, [])
+REQUEST = RunRequest("3dgan")
 TRAINING = Job("train", TRAIN, 768, 4, 12, "12:00:00")
 
 

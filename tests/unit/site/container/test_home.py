@@ -11,6 +11,7 @@ import pytest
 from deployer.contract.base.errors import DeployerError, Refused, UsageError
 from deployer.contract.base.shell import argv
 from deployer.site.container import container, home
+from deployer.site.container.runtimes import RUNTIMES
 from deployer.site.run import exec as execs
 from deployer.site.run import run
 from deployer.site.run.prepare.request import RunRequest
@@ -18,7 +19,7 @@ from deployer.system import afterwards, process
 from tests import running as made
 from tests.others import NOBODY, somebody_else
 
-REQUEST = RunRequest("hello", None, None, None, None, None, None, [], None, [])
+REQUEST = RunRequest("hello")
 
 
 @pytest.fixture
@@ -233,7 +234,7 @@ def test_exec_has_a_home_that_is_made_for_it(tmp_path, programs, place, monkeypa
 def test_without_a_container_the_home_is_the_users_own(tmp_path, programs):
     image = made.IMAGE._replace(env=["HOME=/root"])
     store = made.store(tmp_path / "root", image=image)
-    found = container.make(store.installed()[0], image, made.PLAN, [], {}, None, False)
+    found = container.make(store.installed()[0], image, made.PLAN, RUNTIMES["native"], [], {})
     assert "HOME" not in found.environment
     assert not container.needs_home(found)
     argv(list(found.environment.values()), {})

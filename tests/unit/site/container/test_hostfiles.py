@@ -9,6 +9,7 @@ from deployer.contract.base.errors import Refused
 from deployer.contract.rules.hostfiles import FOLDER
 from deployer.contract.site.plan import Bind
 from deployer.site.container import container, hostfiles
+from deployer.site.container.runtimes import RUNTIMES
 from tests import running
 from tests.unit.contract.rules.test_hostfiles import HOST
 
@@ -21,7 +22,7 @@ def installed(tmp_path):
 
 
 def make(installed, plan=PLAN, image=running.IMAGE):
-    return container.make(installed, image, plan, [], {})
+    return container.make(installed, image, plan, RUNTIMES["charliecloud"], [], {})
 
 
 def test_stubs_are_bound_and_each_file_over_its_own(installed):

@@ -36,7 +36,7 @@ BINDS = [
 ]
 START_OPTION = made.START_OPTION._replace(name="native-folder", runtime="native")
 PLAN = made.PLAN._replace(start_options=[made.START_OPTION, START_OPTION])
-REQUEST = RunRequest("hello", None, None, None, None, None, None, [], None, [])
+REQUEST = RunRequest("hello")
 ASKED = REQUEST._replace(runtime="native")
 
 
@@ -148,7 +148,7 @@ def test_nothing_of_the_image_is_used(store):
         HostFile("lib/libx.so", LINK, "libpsm2.so.2", "a name"),
     )
     plan = PLAN._replace(host=host, environment={"LD_LIBRARY_PATH": "/opt/mpi/lib", "A": "1"})
-    found = container.make(image, made.IMAGE, plan, [], {"A": "0", "B": "2"}, contained=False)
+    found = container.make(image, made.IMAGE, plan, runtime, [], {"A": "0", "B": "2"})
     assert found.environment == {
         "A": "1",
         "B": "2",

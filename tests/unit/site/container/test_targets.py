@@ -89,7 +89,7 @@ def store(tmp_path, monkeypatch):
 
 
 def test_a_runtime_s_property_is_asked(store, tmp_path, monkeypatch):
-    request = RunRequest("hello", None, None, None, None, None, None, [f"{tmp_path}:/p"], None, [])
+    request = RunRequest("hello", binds=[f"{tmp_path}:/p"])
     with pytest.raises(UsageError, match="has no /p"):
         run.prepare(store, request)
     with pytest.raises(Refused, match="has no " + running.PREFIX):

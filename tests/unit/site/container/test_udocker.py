@@ -204,7 +204,7 @@ def test_what_proot_obeys_comes_from_a_plan_alone(image):
         env=["PATH=/bin", "PROOT_LOADER=/tmp/x", "PROOT_NO_SECCOMP=1", "PROOTED=1"]
     )
     plan = running.PLAN._replace(binds=[], environment={"PROOT_NO_SECCOMP": "0"})
-    found = container.make(image, hostile, plan, [], {}).environment
+    found = container.make(image, hostile, plan, runtime, [], {}).environment
     assert {name: found[name] for name in found if name.startswith("PROOT")} == {
         "PROOTED": "1",
         "PROOT_NO_SECCOMP": "0",

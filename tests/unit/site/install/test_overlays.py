@@ -5,6 +5,7 @@ import pytest
 from deployer.contract.base.errors import IntegrityError
 from deployer.contract.site.plan import Bind
 from deployer.site.container import container
+from deployer.site.container.runtimes import RUNTIMES
 from deployer.site.install import install as installing
 from deployer.site.storage.store import Store
 from deployer.system.observe import observations
@@ -93,7 +94,7 @@ def test_room_counts_files_and_bytes_as_they_will_be(tmp_path, store, monkeypatc
 
 def made(store, plan=running.PLAN, **options):
     image = store.find("hello")
-    return container.make(image, image.manifest().image, plan, [], {}, **options)
+    return container.make(image, image.manifest().image, plan, RUNTIMES["charliecloud"], [], {}, **options)
 
 
 def test_overlays_come_before_the_images_own_packages(tmp_path):

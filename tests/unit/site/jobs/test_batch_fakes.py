@@ -77,7 +77,7 @@ def script(kind, folder, **values):
 
 
 def submit(kind, path):
-    return SCHEDULERS[kind].parse_submit(*jobs.ask(SCHEDULERS[kind].submit(path, 60)))
+    return SCHEDULERS[kind].parse_submit(*jobs.ask(SCHEDULERS[kind].submit(path)))
 
 
 def test_a_job_is_taken_watched_and_cancelled(kind, tmp_path):
@@ -87,7 +87,7 @@ def test_a_job_is_taken_watched_and_cancelled(kind, tmp_path):
     state = jobs.state(number, kind)
     assert (state.word, state.nodes, state.active) == ("RUNNING", "cn1,cn2", True)
     assert jobs.states([(number, kind)]) == {number: state}
-    assert scheduler.parse_outputs(*jobs.ask(scheduler.outputs())) == {str(tmp_path / scheduler.own_log)}
+    assert scheduler.parse_outputs(*jobs.ask(scheduler.outputs)) == {str(tmp_path / scheduler.own_log)}
     scheduler.parse_cancel(*jobs.ask(scheduler.cancel(number)))
     state = jobs.state(number, kind)
     assert (state.word, state.active) == ("FAILED", False)
@@ -143,12 +143,12 @@ def test_lsf_reserves_cores_or_hardware_threads_and_a_nodes_memory():
 
 def test_a_job_with_gpus_and_one_that_follows(kind, tmp_path):
     first = submit(kind, script(kind, tmp_path, gpus=GpuRequest("ngpus", 4, "v100" if kind == "lsf" else None)))
-    second = SCHEDULERS[kind].submit(script(kind, tmp_path), 60, first)
+    second = SCHEDULERS[kind].submit(script(kind, tmp_path), first)
     assert SCHEDULERS[kind].parse_submit(*jobs.ask(second)) != first
     missing = first.replace("1", "77", 1)
     if kind == "lsf":  # PBS accepts it: that job may have ended, and its history is not kept
         with pytest.raises(Refused, match="No matching job found"):
-            SCHEDULERS[kind].parse_submit(*jobs.ask(SCHEDULERS[kind].submit(script(kind, tmp_path), 60, missing)))
+            SCHEDULERS[kind].parse_submit(*jobs.ask(SCHEDULERS[kind].submit(script(kind, tmp_path), missing)))
 
 
 def test_what_pbs_or_lsf_would_read_otherwise_is_refused():

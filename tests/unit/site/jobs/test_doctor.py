@@ -338,7 +338,7 @@ def test_a_report_has_no_name_from_any_field(healthy, monkeypatch):
     ground.plan = plan._replace(checked=checked, partition="idle")
     result = dict(names_in(GOOD), schema=GOOD["schema"], findings=[names_in(finding(""))], started="", seconds=4)
     ground.results = {1: Fields(result, "it", own=True)}
-    request = RunRequest("hello", None, None, None, None, None, None, (), None, ())
+    request = RunRequest("hello")
     folder = os.path.join(healthy.store.jobs, "zqjob")
     os.rename(run.prepare(healthy.store, request, made.JOBS[0]), folder)
     launch = json_records.parse(files.read_bytes(os.path.join(folder, "job.json")), "it")
@@ -347,10 +347,11 @@ def test_a_report_has_no_name_from_any_field(healthy, monkeypatch):
     made.write(os.path.join(folder, "result.json"), dict(result, findings=[names_in(finding(""))]))
     monkeypatch.setenv("USER", "kernel")
     monkeypatch.setattr("socket.gethostname", lambda: "runtime.zq.example")
-    steps = [climb.Step(secrets(), secrets(), secrets() + " kernel, runtime and idle", 1.0, secrets())]
+    steps = [climb.Step(secrets(), secrets(), secrets() + "\nkernel, runtime and idle", 1.0, secrets())]
     text = problem_report.text(ground, climb.Climb(steps, UsageError("")), problem_report.last_job(ground))
     leaks = [text[max(0, leak.start() - 40) : leak.end() + 20] for leak in LEAKS.finditer(text)]
     assert leaks == []
+    assert all(line.startswith("#") for line in text.partition("\n{")[0].splitlines())
     assert "user-1, host-2 and partition-1" in text
     found = json.loads(text.partition("\n{")[2].join(["{", ""]))
     assert (found["last_job"]["nodes"], len(found["last_job"]["findings"])) == (launch["nodes"], 1)

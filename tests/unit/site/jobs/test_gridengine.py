@@ -68,7 +68,6 @@ def test_a_job_that_was_taken_and_one_that_was_not():
 def test_states(letters, name):
     found = gridengine.parse_states(0, QSTAT % letters, "")
     assert found == {"2": (name, "", "", "cn1", True), "3": ("PENDING", "", "", "", True)}
-    assert gridengine.parse_state(0, QSTAT % letters, "", "4") is None
     with pytest.raises(TransferError, match="unable to send"):
         gridengine.parse_states(1, "", SILENT)
     with pytest.raises(TransferError, match="no XML"):

@@ -356,12 +356,12 @@ def test_a_function_or_alias_of_login_files_is_not_a_program(tmp_path, monkeypat
 def test_a_submission_is_never_repeated(tmp_path, monkeypatch, place, kind):
     """Not even if a wrapper of the site has submitted the job and then misses a program of its own."""
     scheduler = SCHEDULERS[kind]
-    argv = scheduler.submit(running.program(tmp_path, "job.sh", "true"), 60)
+    script = running.program(tmp_path, "job.sh", "true")
+    program = scheduler.submits or "sbatch-of-the-site"  # this machine may have an sbatch
     if kind == "slurm":
-        argv[0] = "sbatch-of-the-site"  # this machine may have an sbatch
-    program = scheduler.submits or argv[0]
+        monkeypatch.setattr(scheduler, "submit", lambda *_: [program, script])
     with pytest.raises(MissingTool, match=f"cannot start {program}") as error:
-        jobs.submit(scheduler, argv, str(tmp_path / "job.sh"))
+        jobs.submit(scheduler, script, 60)
     assert "login node" in error.value.hint
     folder = tmp_path / "wrappers"
     folder.mkdir()
@@ -372,5 +372,5 @@ def test_a_submission_is_never_repeated(tmp_path, monkeypatch, place, kind):
         (tmp_path / ".bash_profile").write_text(f"echo Welcome\nPATH={folder}:$PATH\n")
         monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(Refused, match=r"did not take the job: .*no-such-program"):
-        jobs.submit(scheduler, argv, str(tmp_path / "job.sh"))
+        jobs.submit(scheduler, script, 60)
     assert (tmp_path / "submitted").read_text() == "submitted\n"

@@ -29,7 +29,7 @@ def script(tmp_path):
 
 
 def started(path, seconds=60):
-    return local.parse_submit(*jobs.ask(local.submit(path, seconds)))
+    return local.parse_submit(*jobs.ask([*local.submit(path), str(seconds)]))
 
 
 def ended(job_id):
@@ -119,7 +119,7 @@ def test_run_and_status_of_a_whole_job(tmp_path, monkeypatch):
     option = made.START_OPTION._replace(launcher="mpiexec.hydra", pmi="", program=str(programs / "mpiexec.hydra"))
     plan = made.PLAN._replace(scheduler="local", modules=[], start_options=[option])
     store = made.store(tmp_path / "root", plan=plan)
-    request = RunRequest("hello", "short", None, None, None, None, None, [], None, [])
+    request = RunRequest("hello", "short")
     folder = run.prepare(store, request)
     assert result.launch(folder).scheduler == "local"
     assert run.by_hand(folder) == os.path.join(folder, "job.sh")

@@ -15,8 +15,8 @@ SILENT = "slurm_load_jobs error: Unable to contact slurm controller (connect fai
 
 
 def test_argv():
-    assert slurm.submit("/j/job.sh", 60) == ["sbatch", "--parsable", "/j/job.sh"]
-    assert slurm.state("7") == ["squeue", "--noheader", "--states=all", "--jobs=7", "--format=%i|%T|%M|%N|%r"]
+    assert slurm.submit("/j/job.sh") == ["sbatch", "--parsable", "/j/job.sh"]
+    assert slurm.states(["7"]) == ["squeue", "--noheader", "--states=all", "--jobs=7", "--format=%i|%T|%M|%N|%r"]
     assert slurm.cancel("7") == ["scancel", "7"]
 
 
@@ -67,10 +67,10 @@ def test_a_job_of_another_cluster_is_asked_for_there():
     assert not slurm.owns("7;c1;c2")
     assert not slurm.owns("7;c1 --help")
     head = ["squeue", "--clusters=c1", "--noheader", "--states=all"]
-    assert slurm.state("7;c1") == [*head, "--jobs=7", "--format=%i;c1|%T|%M|%N|%r"]
+    assert slurm.states(["7;c1"]) == [*head, "--jobs=7", "--format=%i;c1|%T|%M|%N|%r"]
     assert slurm.states(["7;c1", "8;c1"]) == [*head, "--jobs=7,8", "--format=%i;c1|%T|%M|%N|%r"]
     assert slurm.cancel("7;c1") == ["scancel", "--clusters=c1", "7"]
-    assert slurm.submit("/j/job.sh", 60, "7;c1") == ["sbatch", "--parsable", "--dependency=afterany:7", "/j/job.sh"]
+    assert slurm.submit("/j/job.sh", "7;c1") == ["sbatch", "--parsable", "--dependency=afterany:7", "/j/job.sh"]
     out = "CLUSTER: c1\n7;c1|RUNNING|0:04|cn1|None\n"
     assert slurm.parse_states(0, out, "") == {"7;c1": ("RUNNING", "", "0:04", "cn1", True)}
 
@@ -126,12 +126,12 @@ def test_a_job_that_was_not_taken():
     ],
 )
 def test_states(out, expected):
-    assert slurm.parse_state(0, "7_3|" + out, "", "7_3") == expected
+    assert slurm.parse_states(0, "7_3|" + out, "") == {"7_3": expected}
 
 
 def test_a_job_that_slurm_has_forgotten_has_no_state():
-    assert slurm.parse_state(1, "", INVALID) is None
-    assert slurm.parse_state(0, "", "", "7") is None
+    assert slurm.parse_states(1, "", INVALID) == {}
+    assert slurm.parse_states(0, "", "") == {}
 
 
 def test_munge_is_named():
@@ -143,7 +143,7 @@ def test_munge_is_named():
 
 def test_a_silent_controller_is_not_a_job_that_is_gone():
     with pytest.raises(TransferError) as error:
-        slurm.parse_state(1, "", SILENT)
+        slurm.parse_states(1, "", SILENT)
     assert error.value.exit_code == 5
 
 

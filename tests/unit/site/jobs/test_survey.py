@@ -49,7 +49,7 @@ def request_(tmp_path, monkeypatch):
 
 
 def captured(request, part, **more):
-    (found,) = [each for each in survey.parts(request, LOGIN) if each.name == part]
+    (found,) = [each for each in survey.Survey(request, LOGIN).wanted() if each.name == part]
     record = dict(LOGIN, partitions={part: dict({"nodes": 1, "fuse": True}, **more)})
     report.write_report(found.capture, CaptureReport({key: record[key] for key in record if key != "login"}, None))
 
@@ -65,8 +65,8 @@ def states(found):
 
 def test_a_job_of_grid_engine_makes_itself_a_login_shell(request_):
     profile = dict(LOGIN, scheduler={"kind": "gridengine"})
-    (part,) = [each for each in survey.parts(request_, profile) if each.name == "batch"]
-    text = survey.script(request_, profile, part)
+    (part,) = [each for each in survey.Survey(request_, profile).wanted() if each.name == "batch"]
+    text = survey.Survey(request_, profile).script(part)
     assert "#$ -q batch\n" in text
     assert "\nshopt -q login_shell || exec /bin/bash -l " in text
     assert "-pe" not in text
@@ -74,8 +74,8 @@ def test_a_job_of_grid_engine_makes_itself_a_login_shell(request_):
 
 def test_a_job_of_pbs_writes_to_its_log_itself(request_):
     profile = dict(LOGIN, scheduler={"kind": "pbs"}, partitions={"gpu": {"node": {"gpus": {"count": 4}}}})
-    (part,) = survey.parts(request_, profile)
-    text = survey.script(request_, profile, part)
+    (part,) = survey.Survey(request_, profile).wanted()
+    text = survey.Survey(request_, profile).script(part)
     assert "#PBS -l select=1:ncpus=1:mpiprocs=1:ngpus=1\n" in text
     assert f"\nexec >>{part.log} 2>&1\n" in text
 
@@ -86,11 +86,11 @@ def test_a_partition_of_several_kinds_of_nodes_gets_a_job_for_each(request_):
         "all-fat": {"queue": "all", "constraint": "fat", "gpu_request": "gres", "node": {"gpus": {"count": 4}}},
     }
     profile = dict(LOGIN, partitions=dict(kinds, batch={"nodes": 2}))
-    both = survey.parts(request_._replace(partitions=["all"]), profile)
+    both = survey.Survey(request_._replace(partitions=["all"]), profile).wanted()
     assert [part.name for part in both] == ["all-thin", "all-fat"]
-    (one,) = survey.parts(request_._replace(partitions=["all-fat"]), profile)
+    (one,) = survey.Survey(request_._replace(partitions=["all-fat"]), profile).wanted()
     assert one == both[1]
-    text = survey.script(request_, profile, one)
+    text = survey.Survey(request_, profile).script(one)
     for line in ("--partition=all", "--constraint=fat", "--gres=gpu:1"):
         assert f"#SBATCH {line}\n" in text
     assert " capture --node --partition all-fat -o " in text
@@ -145,7 +145,7 @@ def test_a_job_that_slurm_took_without_an_answer_is_not_submitted_again(request_
 )
 def test_what_cannot_be_captured_is_a_note_and_the_rest_is_there(request_, tmp_path, log, reason):
     survey.step(request_)
-    part = survey.parts(request_, LOGIN)[1]
+    part = survey.Survey(request_, LOGIN).wanted()[1]
     with open(part.log, "w") as stream:
         stream.write(log)
     captured(request_, "batch")

@@ -19,8 +19,7 @@ INSIDE = BOTH.started_inside()
 
 
 def request(**options):
-    values = dict.fromkeys(RunRequest._fields[:9])
-    return RunRequest(**{**values, "image": "hello", "binds": [], "extra": [], **options})
+    return RunRequest("hello", **options)
 
 
 @pytest.fixture

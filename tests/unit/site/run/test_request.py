@@ -11,7 +11,7 @@ from deployer.site.run.prepare.request import RunRequest, foresee, settle
 from deployer.site.storage import site_plans
 from tests import running as made
 
-REQUEST = RunRequest("hello", "train", None, None, None, None, None, [], None, [])
+REQUEST = RunRequest("hello", "train")
 PLAN = made.PLAN._replace(limits=Limits(max_nodes=1, max_time="00:20:00"))
 
 

@@ -43,7 +43,7 @@ from deployer.site.storage import inventory, unfinished
 from deployer.system import files
 from tests import running as made
 
-REQUEST = RunRequest("hello", None, None, None, None, None, None, [], None, [])
+REQUEST = RunRequest("hello")
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ def test_a_job_folder_holds_script_and_record(store):
 @pytest.mark.parametrize("what", ["spare", "launch", "script"])
 def test_an_error_leaves_no_part_of_a_job_folder(store, monkeypatch, error, what):
     def fail(*_, **__):
-        assert jobs.folders(store) == []  # what is being made is no job yet
+        assert jobs.folders(store) == ([], [])  # what is being made is no job yet
         raise error
 
     if what == "spare":
@@ -361,7 +361,7 @@ def test_a_wait_ends_with_state_seconds_log_and_the_payload_s_result(store, prog
     made.program(programs, "sbatch", sbatch % json.dumps(dict(RECORD, payload=payload)))
     assert main.main(["run", "hello", "--wait", "--root", store.root]) == 0
     said = capsys.readouterr()
-    out, (folder,) = said.out.splitlines(), jobs.folders(store)
+    out, ((folder,), _) = said.out.splitlines(), jobs.folders(store)
     assert out[1:4] == [
         f"job {os.path.basename(folder)} (77): COMPLETED, exit 0, 14 s",
         f"log: {folder}/output.log",

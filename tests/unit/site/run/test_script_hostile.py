@@ -351,7 +351,7 @@ def test_an_image_s_own_words_arrive_in_the_job_as_they_are(tmp_path, monkeypatc
     running.program(tmp_path, "ch-run", "exit 0\n")
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     store = running.store(tmp_path / "root", image=image)
-    request = RunRequest("hello", None, None, None, None, None, None, [], None, ["-c", value])
+    request = RunRequest("hello", extra=["-c", value])
     text = run.show_script(run.prepare(store, request))
     array = text[text.index("container=(") : text.index("\nimage=")]
     shown = subprocess.check_output(["/bin/bash", "-c", array + "\nprintf '%s\\0' \"${container[@]}\""])
