@@ -6,6 +6,7 @@ import random
 import signal
 import time
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
@@ -16,7 +17,6 @@ from deployer.contract.bundle import delta
 from deployer.site.install import arriving, incoming
 from deployer.site.install import receive as receiving
 from deployer.site.storage import inventory, space
-from deployer.site.storage.store import Store
 from deployer.system import workers
 from tests import bundles
 from tests.signing import TestKey
@@ -30,11 +30,6 @@ MORE = [*APP, *(("deployer/app/more%d.py" % number, os.urandom(5000)) for number
 def small_parts(monkeypatch):
     monkeypatch.setattr(delta, "PART_SIZE", 6000)
     monkeypatch.setattr(arriving, "LITTLE", 0)
-
-
-@pytest.fixture
-def store(tmp_path):
-    return Store(str(tmp_path / "root"))
 
 
 def items_of(store, data):
@@ -229,8 +224,7 @@ def test_a_policy_refuses_before_the_rest_arrives(store):
     with open(os.path.join(store.root, "policy.json"), "w") as stream:
         stream.write('{"schema": "deployer.policy", "format": 1, "min_reader": 1, "require_signature": true, ')
         stream.write('"allowed_signers": "signers"}')
-    with open(os.path.join(store.root, "signers"), "w") as stream:
-        stream.write(f'me namespaces="deployer-bundle" {TestKey(seed=1).key.line}\n')
+    Path(store.root, "signers").write_text(f'me namespaces="deployer-bundle" {TestKey(seed=1).key.line}\n')
     digest, items = shipment(bundles.build(extra=MORE))
     ours, theirs = os.pipe()
     with os.fdopen(ours, "rb") as stream, os.fdopen(theirs, "wb", buffering=0) as laptop:
@@ -312,8 +306,7 @@ def test_a_kept_bundle_that_is_replaced_while_parts_arrive_is_not_called_damaged
     def replace():
         os.unlink(kept)
         if not removed:  # the same content is at other places
-            with open(kept, "wb") as stream:
-                stream.write(bundles.build(extra=[("deployer/app/0other.py", os.urandom(3000)), *MORE]))
+            Path(kept).write_bytes(bundles.build(extra=[("deployer/app/0other.py", os.urandom(3000)), *MORE]))
 
     stream = line(items, replace, left=len(items) - 1)
     if removed:

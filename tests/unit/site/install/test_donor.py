@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import stat
+from pathlib import Path
 
 import pytest
 
@@ -51,11 +52,6 @@ def bundle(tmp_path, version, changed=b"old", **options):
 
 
 @pytest.fixture
-def store(tmp_path):
-    return Store(str(tmp_path / "root"))
-
-
-@pytest.fixture
 def first(tmp_path, store):
     return installing.install(bundle(tmp_path, "1"), store).image
 
@@ -100,8 +96,7 @@ def test_unchanged_frames_are_linked_and_the_tree_is_the_same(tmp_path, store, f
     assert image.receipt.bytes == first.receipt.bytes
     assert image.receipt.files == first.receipt.files
     assert inventory.gone(image).missing == 0
-    with open(first.rootfs + "/d/c") as stream:
-        assert stream.read() == "old"
+    assert Path(first.rootfs + "/d/c").read_text() == "old"
 
 
 def test_the_new_layer_is_a_donor_as_well(tmp_path, store, first):
@@ -201,19 +196,16 @@ def test_a_changed_file_in_one_image_is_seen_before_it_is_shared_with_the_next(t
     with open(image.rootfs + "/d/a", "r+b") as stream:
         stream.write(b"!")
     third = installing.install(bundle(tmp_path, "3", b"third"), store).image
-    with open(third.rootfs + "/d/a", "rb") as stream:
-        assert stream.read() == b"a" * 900
+    assert Path(third.rootfs + "/d/a").read_bytes() == b"a" * 900
 
 
 def test_frames_are_checked_though_their_files_are_linked(tmp_path, store, first):
     path = bundle(tmp_path, "2", b"new")
-    with open(path, "rb") as stream:
-        data = bytearray(stream.read())
+    data = bytearray(Path(path).read_bytes())
     for frame in first.manifest().segments:
         if frame.kind == "frame" and frame.holds == "files" and (frame.raw or 0) > 60000:
             data[frame.offset + 20] ^= 1
-    with open(path, "wb") as stream:
-        stream.write(data)
+    Path(path).write_bytes(data)
     with pytest.raises(IntegrityError, match="does not match its digest"):
         installing.install(path, store)
     assert len(os.listdir(store.layers)) == len(os.listdir(store.images)) == 1
@@ -278,8 +270,7 @@ def test_a_layer_without_its_list_gives_nothing_and_is_whole(tmp_path, store, fi
     path = os.path.join(first.layers[0], frames.LIST)
     os.unlink(path)
     if damage is not None:
-        with open(path, "wb") as stream:
-            stream.write(damage)
+        Path(path).write_bytes(damage)
     assert inventory.gone(first).missing == 0
     image = second(tmp_path, store)
     assert described(image.rootfs) == fresh

@@ -1,4 +1,5 @@
 import os
+from pathlib import Path
 
 import pytest
 
@@ -10,11 +11,6 @@ from deployer.site.storage.store import Store
 from deployer.system.observe import observations
 from tests import bundles, running
 from tests.wheels import file_name, wheel
-
-
-@pytest.fixture
-def store(tmp_path):
-    return Store(str(tmp_path / "root"))
 
 
 def install(tmp_path, store, *members):
@@ -32,8 +28,7 @@ def paths(folder):
 
 
 def read(*parts):
-    with open(os.path.join(*parts), "rb") as stream:
-        return stream.read()
+    return Path(os.path.join(*parts)).read_bytes()
 
 
 def test_variants_stand_apart(tmp_path, store):

@@ -6,6 +6,7 @@ import signal
 import sys
 import tempfile
 import time
+from pathlib import Path
 
 import pytest
 
@@ -24,11 +25,6 @@ from tests.others import somebody_else
 from tests.signing import TestKey, signed
 
 APP = [("deployer/app/%d.py" % number, b"%d" % number * 3000) for number in range(5)]
-
-
-@pytest.fixture
-def store(tmp_path):
-    return Store(str(tmp_path / "root"))
 
 
 def shipment(data, held=frozenset()):
@@ -58,8 +54,7 @@ def push(store, data):
 
 
 def content(path):
-    with open(path, "rb") as stream:
-        return stream.read()
+    return Path(path).read_bytes()
 
 
 def files_of(folder):
@@ -200,8 +195,7 @@ def test_a_damaged_kept_bundle_is_named(store):
     remove.remove(store, done.image)
     broken = bytearray(data)
     broken[600] ^= 1
-    with open(done.bundle, "wb") as stream:
-        stream.write(broken)
+    Path(done.bundle).write_bytes(broken)
     with pytest.raises(IntegrityError, match=r"tiny-1\.0\.tar is damaged") as caught:
         push(store, data)
     assert "remove that file" in caught.value.hint
@@ -243,8 +237,7 @@ def test_a_damaged_kept_bundle_is_found_by_install(store, monkeypatch):
 
 def test_a_kept_file_that_is_no_bundle_holds_nothing(store):
     os.makedirs(store.bundles)
-    with open(os.path.join(store.bundles, "odd.tar"), "wb") as stream:
-        stream.write(b"x" * 20000)
+    Path(store.bundles, "odd.tar").write_bytes(b"x" * 20000)
     data = bundles.build()
     assert content(push(store, data)[0].bundle) == data
 

@@ -215,8 +215,7 @@ def test_what_each_start_reads_is_not_compressed(folder, name):
     before = squash.make(image, 1)
     os.unlink(before.path)
     path = os.path.join(image.rootfs, "lib", name)
-    with open(path, "wb") as stream:
-        stream.write(b"pattern." * 100000)
+    Path(path).write_bytes(b"pattern." * 100000)
     as_it_is = squash.make(image, 1).size
     os.rename(path, os.path.join(image.rootfs, "lib", "other"))
     assert as_it_is >= 800000

@@ -549,8 +549,7 @@ def test_a_failed_job_is_told_what_became_of_its_image(store, programs):
     folder = run.prepare(store, REQUEST)
     installed = store.find("hello")
     launched = result.launch(folder)
-    with open(os.path.join(folder, result.LAUNCH_FILE), "w") as stream:
-        json.dump(dict(launched.record(), digest="sha256:aaaa"), stream)
+    Path(folder, result.LAUNCH_FILE).write_text(json.dumps(dict(launched.record(), digest="sha256:aaaa")))
     ended = StepOutcome("payload", 1, None, "7", 0, 9)
     inventory.write_inventory(installed.folder)
     assert not {"image.gone", "image.incomplete"} & codes(result.write_result(folder, ended))
@@ -649,8 +648,7 @@ def test_the_end_of_the_log_tells_why_a_payload_failed_and_nothing_from_before_i
             found
         )
 
-    with open(log, "w") as stream:
-        stream.write("module: Read-only file system\n")
+    Path(log).write_text("module: Read-only file system\n")
     assert result.write_result(folder, StepOutcome("hosts", 0, None, "7", 0, 9)).exit_code == 0
     assert failed() == ("", set())
     with open(log, "a") as stream:
@@ -855,8 +853,7 @@ def test_sbatch_gets_a_small_environment(store, programs, monkeypatch):
     made.program(programs, "sbatch", 'env >"$(dirname "$2")/env"; echo 77')
     folder = run.prepare(store, REQUEST)
     run.submit(folder)
-    with open(os.path.join(folder, "env")) as stream:
-        text = stream.read()
+    text = Path(folder, "env").read_text()
     # For sbatch they count before the script's directives: --partition and the plan's account would have no effect.
     assert "SBATCH_" not in text
     assert "SLURM_CLUSTERS" not in text
@@ -986,14 +983,12 @@ def test_what_a_job_left_is_gathered_and_broken_records_count_as_none(store):
         ("ranks/probe-0.log", "a\nlast words\n"),
         ("payload.json", '{"val_accuracy": 0.97}'),
     ):
-        with open(os.path.join(folder, name), "w") as stream:
-            stream.write(text)
+        Path(folder, name).write_text(text)
     found = result.gather(folder)
     assert [item.host for item in found.hosts] == ["cn1"]
     assert (found.probes, found.logs) == ([], {0: "last words"})
     assert (found.payload, found.payload_error) == ({"val_accuracy": 0.97}, None)
-    with open(os.path.join(folder, "payload.json"), "w") as stream:
-        stream.write("{")
+    Path(folder, "payload.json").write_text("{")
     assert result.gather(folder).payload_error is not None
 
 
@@ -1223,8 +1218,7 @@ def test_of_two_processes_one_submits_and_both_have_its_number(store, programs, 
         run.prepare(store, request)
 
     def submitted(_):
-        with open(os.path.join(folder, "job_id"), "w") as stream:
-            stream.write("77\n")
+        Path(folder, "job_id").write_text("77\n")
 
     clock(monkeypatch, submitted)
     assert earlier.earlier(store, request, told.append) == (folder, "77", "")
@@ -1301,8 +1295,7 @@ def test_a_bind_to_another_image_s_mount_point_is_made_on_the_nodes_too(tmp_path
     store = made.store(tmp_path / "root", plan=made.PLAN._replace(start_options=staged))
     shared(store)
     home = os.path.join(store.images, "aaaa")
-    with open(os.path.join(home, "bundle.json")) as stream:
-        record = json.load(stream)
+    record = json.loads(Path(home, "bundle.json").read_text())
     made.write(os.path.join(home, "bundle.json"), dict(record, mount_points=["/ours/deep"]))
     os.makedirs(store.bundles)
     for path in (os.path.join(home, "image.sqfs"), store.bundle(store.find("hello").receipt)):

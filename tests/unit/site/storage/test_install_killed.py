@@ -4,6 +4,7 @@ import os
 import random
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
@@ -160,8 +161,7 @@ def test_two_images_of_one_layer_and_one_is_removed_by_who_is_killed(tmp_path, b
     """At each rename and each removal of a file."""
     first, tree = bundle
     second = str(tmp_path / "second.tar")
-    with open(second, "wb") as stream:
-        stream.write(bundles.build(layer()[1], version="2"))
+    Path(second).write_bytes(bundles.build(layer()[1], version="2"))
     points = 0
     store = Store(str(tmp_path / "root"))
     while True:
@@ -211,8 +211,7 @@ def test_four_bundles_of_one_layer_at_once_while_others_are_removed(tmp_path):
     entries, pieces = layer()
     paths = [str(tmp_path / ("%d.tar" % number)) for number in range(5)]
     for number, path in enumerate(paths):
-        with open(path, "wb") as stream:
-            stream.write(bundles.build(pieces, version=str(number)))
+        Path(path).write_bytes(bundles.build(pieces, version=str(number)))
 
     def come_and_go():
         for _ in range(5):

@@ -9,13 +9,7 @@ from deployer.contract.base.errors import IntegrityError, Refused
 from deployer.site.install import install as installing
 from deployer.site.install import remove
 from deployer.site.storage import inventory
-from deployer.site.storage.store import Store
 from tests import bundles
-
-
-@pytest.fixture
-def store(tmp_path):
-    return Store(str(tmp_path / "root"))
 
 
 @pytest.fixture
