@@ -32,7 +32,7 @@ PROGRAMS = ("ssh", "sftp", "docker", "sbatch", "squeue", "sinfo", "ssh-keygen", 
 
 
 @pytest.fixture(autouse=True)
-def _nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_folders: None) -> None:
     """Be in an empty folder, with no programs but hostile ones, no engine and no site."""
     (tmp_path / "bin").mkdir()
     for name in PROGRAMS:
@@ -44,10 +44,7 @@ def _nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
     monkeypatch.setenv("FORCE_COLOR", "1")
-    for name in ("STATE", "CACHE", "CONFIG"):
-        monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name))
     for name in ("NO_COLOR", "DEPLOYER_SITE", "DEPLOYER_ROOT", "COLUMNS"):
         monkeypatch.delenv(name, raising=False)
 

@@ -93,15 +93,13 @@ class _Calls(NamedTuple):
 
 
 @pytest.fixture
-def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[_Calls]:
+def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_folders: None) -> Iterator[_Calls]:
     programs, log = tmp_path / "bin", tmp_path / "calls"
     programs.mkdir()
     for name in ("ssh", "sftp", "scp", "docker", "mmdebstrap", "unshare", "pip"):
         (programs / name).write_text(f'#!/bin/sh\necho {name} "$@" >>{log}\nexit 255\n')
         (programs / name).chmod(stat.S_IRWXU)
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
-    for name in ("STATE", "CACHE", "CONFIG"):
-        monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name))
     monkeypatch.setattr(ways, "rehearsed", lambda *_: pytest.fail("a site was simulated"))
     monkeypatch.chdir(tmp_path)
     with socket.socket(socket.AF_UNIX) as engine:
@@ -181,8 +179,7 @@ def test_an_unknown_job_is_named_with_those_that_there_are(
     shown = capsys.readouterr().err
     assert "model has no job trian, perhaps you meant 'train'" in shown
     assert "hint: its jobs: train, evaluate" in shown
-    bundle = tmp_path / "b.tar"
-    bundle.write_bytes(bundles.build(jobs=[bundles.JOB]))
+    bundle = bundles.write(tmp_path / "b.tar", jobs=[bundles.JOB])
     for more in ([], ["--site", site]):
         assert main(["rehearse", str(bundle), "helo", *more]) == UsageError.exit_code
         assert "has no job helo, perhaps you meant 'hello'" in capsys.readouterr().err
@@ -208,8 +205,7 @@ def test_run_refuses_only_what_no_partition_permits(calls: _Calls, site: str, op
 def test_a_rehearsal_for_a_site_judges_the_jobs_own_numbers(
     calls: _Calls, site: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bundle = tmp_path / "b.tar"
-    bundle.write_bytes(bundles.build(jobs=[Job("wide", ["/bin/true"], 9, 1, 1, "00:10:00")]))
+    bundle = bundles.write(tmp_path / "b.tar", jobs=[Job("wide", ["/bin/true"], 9, 1, 1, "00:10:00")])
     assert main(["rehearse", str(bundle), "--site", site]) == Refused.exit_code
     assert "9 nodes are asked for, but a job in batch of near may have 4 (queue.nodes)" in capsys.readouterr().err
     calls.check()
@@ -224,8 +220,7 @@ def test_check_judges_each_job_and_push_sends_what_options_can_change(
 ) -> None:
     train = Job("train", ["/bin/true"], 1, 1, 1, "00:10:00")
     wide = train._replace(name="wide", nodes=5, time="25:00:00", threads=5, memory=9000)
-    bundle = tmp_path / "b.tar"
-    bundle.write_bytes(bundles.build(jobs=[train, wide, wide._replace(name="heavy", threads=1)]))
+    bundle = bundles.write(tmp_path / "b.tar", jobs=[train, wide, wide._replace(name="heavy", threads=1)])
     assert main(["check", str(bundle), "--site", site, "--json", "--no-cache"]) == Refused.exit_code
     found = json.loads(capsys.readouterr().out)["findings"]
     own = [(each["code"], each["severity"], each["job"]) for each in found if each["code"] in limits.CODES]

@@ -14,10 +14,8 @@ from deployer.contract.base.errors import DeployerError, UsageError
 
 
 @pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_folders: None) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no.sock")
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
 
 #: With Python, and packages beside the image.

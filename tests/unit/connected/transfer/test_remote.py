@@ -65,6 +65,7 @@ def far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     )
     monkeypatch.setattr("deployer.connected.transfer.remote._ASK_SECONDS", 0.1)  # the fake makes no socket
     monkeypatch.setenv("FAKE", str(tmp_path))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     return tmp_path / "home"
 
 
@@ -179,7 +180,6 @@ def test_a_result_is_fetched_also_if_its_size_takes_too_long(
 def test_a_line_that_breaks_during_a_command(
     far: Path, monkeypatch: pytest.MonkeyPatch, command: str, printed: str, message: str, hint: str
 ) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(far / "state"))
     with Remote(load("lab")) as remote, contextlib.closing(Submission("run", "x", "lab", [])) as submission:
         submission.record()
         monkeypatch.setattr(remote, "python", "sh")
@@ -499,7 +499,6 @@ def test_the_words_go_there_as_they_are(
     far: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], sent: list[str]
 ) -> None:
     seen: list[list[str]] = []
-    monkeypatch.setenv("XDG_STATE_HOME", str(far / "state"))
 
     def attach(self: Remote, given: list[str], *_: object, **__: object) -> Attended:
         seen.append(list(given))
@@ -538,7 +537,6 @@ def test_a_line_that_breaks_while_a_job_is_submitted_leaves_one_job(
     def jobs() -> list[str]:
         return (far / "jobs").read_text().split()
 
-    monkeypatch.setenv("XDG_STATE_HOME", str(far / "state"))
     monkeypatch.setattr("deployer.connected.transfer.remote.make_pyz", _RUNS.encode)
     (far / "cut").touch()
     assert run() == TransferError.exit_code
@@ -559,7 +557,6 @@ def test_a_reported_job_is_followed_only_while_it_is_active(
     far: Path, monkeypatch: pytest.MonkeyPatch, active: bool
 ) -> None:
     """Its user may have seen that it ended, or cancelled it."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(far / "state"))
     monkeypatch.setattr(
         "deployer.connected.transfer.remote.make_pyz", _RUNS.replace("true", str(active).lower()).encode
     )
@@ -575,11 +572,10 @@ def test_a_reported_job_is_followed_only_while_it_is_active(
 def test_a_refusal_of_the_site_is_an_answer(
     far: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], code: int, kept: bool
 ) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(far / "state"))
     tool = f"import sys; sys.exit({code} if sys.argv[1] == 'run' else 2)"
     monkeypatch.setattr("deployer.connected.transfer.remote.make_pyz", tool.encode)
     assert main.main(["run", "--site", "lab", "hello"]) == code
-    assert bool(list((far / "state" / "deployer" / "submissions").iterdir())) is kept
+    assert bool(list((far.parent / "state" / "deployer" / "submissions").iterdir())) is kept
 
 
 @pytest.mark.parametrize("words", [["--dry-run"], []])
@@ -589,7 +585,6 @@ def test_only_a_recorded_submission_is_found_by_the_same_command(
     def full(*_: object) -> None:
         raise SpaceError("cannot write x: No space left on device")
 
-    monkeypatch.setenv("XDG_STATE_HOME", str(far / "state"))
     monkeypatch.setattr(Submission, "record", full)
     monkeypatch.setattr("deployer.connected.transfer.remote.make_pyz", lambda: b"raise SystemExit(255)")
     assert main.main(["run", "--site", "lab", "hello", *words]) == TransferError.exit_code
@@ -691,7 +686,7 @@ time.sleep(60)
 )
 def test_ctrl_c_tells_what_becomes_of_the_job(far: Path, announced: str, said: str) -> None:
     argv = [sys.executable, "-c", WAITING, FOLLOWING.replace("ANNOUNCED", repr(announced))]
-    environment = {**os.environ, "XDG_STATE_HOME": str(far)}
+    environment = {**os.environ}
     with subprocess.Popen(
         [*argv, "run", "--site", "lab", "hello", "--wait"],
         env=environment,

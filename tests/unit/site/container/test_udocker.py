@@ -83,9 +83,9 @@ KIT = [("deployer/kit/" + file_name("udocker", "1.3.17"), WHEEL), ("deployer/kit
 
 
 def installed(folder, extra=KIT):
-    path = folder / "b.tar"
     plan = running.PLAN._replace(python=["python3"])
-    path.write_bytes(bundles.build(extra=[*extra, ("deployer/plans/lab.json", json_records.dumps(plan.record()))]))
+    carried = [*extra, ("deployer/plans/lab.json", json_records.dumps(plan.record()))]
+    path = bundles.write(folder / "b.tar", extra=carried)
     return install(str(path), Store(str(folder / "root"))).image
 
 

@@ -210,9 +210,7 @@ def test_damage_of_what_an_earlier_push_left_is_named_and_sent_again(store):
     with pytest.raises(TransferError):
         arriving.take(cut(items[:-1]), store, digest)
     (begun,) = incoming.open_parcel(incoming.folder_of(store, digest)).begun
-    with open(begun.path, "r+b") as stream:
-        stream.seek(data.index(MORE[5][1]))
-        stream.write(b"?")
+    bundles.overwrite(begun.path, b"?", data.index(MORE[5][1]))
     with pytest.raises(IntegrityError, match="is damaged"):
         push(store, data)
     assert nothing_is_installed(store)
@@ -400,8 +398,7 @@ def test_without_locks_a_beginning_is_removed_when_nobody_has_written_it_for_a_w
         arriving.take(cut(items[:5]), store, digest)
     assert not os.path.exists(begun.path)
     (first, *_) = incoming.open_parcel(incoming.folder_of(store, digest)).begun
-    with open(first.path, "r+b") as stream:
-        stream.write(b"?")
+    bundles.overwrite(first.path, b"?")
     with pytest.raises(IntegrityError, match="is damaged"):
         push(store, data)
     assert not os.path.exists(first.path)

@@ -46,9 +46,7 @@ def pieces(changed=b"old"):
 
 
 def bundle(tmp_path, version, changed=b"old", **options):
-    path = tmp_path / (version + ".tar")
-    path.write_bytes(bundles.build(pieces(changed), version=version, **options))
-    return str(path)
+    return str(bundles.write(tmp_path / (version + ".tar"), pieces(changed), version=version, **options))
 
 
 @pytest.fixture
@@ -133,9 +131,7 @@ def test_a_file_that_does_not_look_as_installed_is_not_linked(tmp_path, store, f
 def test_other_content_of_the_same_size_and_time_is_not_linked(tmp_path, store, first, fresh, compared, name, at):
     """As after `cp -p` of another version over it: all files of images have the same time."""
     path = first.rootfs + "/d/" + name
-    with open(path, "r+b") as stream:
-        stream.seek(at)
-        stream.write(b"!")
+    bundles.overwrite(path, b"!", at)
     os.utime(path, (MTIME, MTIME))
     image = second(tmp_path, store)
     assert described(image.rootfs) == fresh
@@ -146,8 +142,7 @@ def test_other_content_of_the_same_size_and_time_is_not_linked(tmp_path, store, 
 def replaced(tmp_path, store, put):
     """Return the first image, with another ``d``: of an older image, with other content of the same size."""
     old = installing.install(bundle(tmp_path, "0"), Store(str(tmp_path / "older"))).image.rootfs + "/d"
-    with open(old + "/a", "r+b") as stream:
-        stream.write(b"!")
+    bundles.overwrite(old + "/a", b"!")
     os.utime(old + "/a", (MTIME, MTIME))
     image = installing.install(bundle(tmp_path, "1"), store).image
     os.rename(image.rootfs + "/d", str(tmp_path / "aside"))
@@ -193,8 +188,7 @@ def test_a_touched_file_with_the_right_content_is_compared_and_linked(tmp_path, 
 def test_a_changed_file_in_one_image_is_seen_before_it_is_shared_with_the_next(tmp_path, store, first):
     """The two images share it; a third gets its own from the bundle."""
     image = second(tmp_path, store)
-    with open(image.rootfs + "/d/a", "r+b") as stream:
-        stream.write(b"!")
+    bundles.overwrite(image.rootfs + "/d/a", b"!")
     third = installing.install(bundle(tmp_path, "3", b"third"), store).image
     assert Path(third.rootfs + "/d/a").read_bytes() == b"a" * 900
 

@@ -16,8 +16,7 @@ from tests.wheels import file_name, wheel
 def install(tmp_path, store, *members):
     """Install a bundle with wheels, (folder, name, bytes) each, and return its image."""
     extra = [("deployer/%s/%s" % (folder, name), data) for folder, name, data in members]
-    path = tmp_path / "b.tar"
-    path.write_bytes(bundles.build(extra=extra))
+    path = bundles.write(tmp_path / "b.tar", extra=extra)
     return installing.install(str(path), store, jobs=2).image
 
 

@@ -29,8 +29,7 @@ def bin_folder(tmp_path, monkeypatch):
 
 def put(tmp_path, store, version, name="tiny", age=0):
     """Install a bundle of that version, keep it, and let it be ``age`` days old."""
-    path = tmp_path / "b.tar"
-    path.write_bytes(bundles.build(name=name, version=version))
+    path = bundles.write(tmp_path / "b.tar", name=name, version=version)
     image = install(str(path), store).image
     kept = keep(str(path), store, image)
     receipt = image.receipt._replace(installed=image.receipt.installed - age * 86400)

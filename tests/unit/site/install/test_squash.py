@@ -63,10 +63,9 @@ def put(folder, *words, **more):
 
 
 def installed(folder, kit=None, name="root"):
-    bundle = folder / (name + ".tar")
     extra = [("deployer/app/train.py", b"pass")]
     extra += [("deployer/kit/mksquashfs", kit.encode(), 0o755)] if kit else []
-    bundle.write_bytes(bundles.build(bundles.whole(ENTRIES), extra))
+    bundle = bundles.write(folder / (name + ".tar"), bundles.whole(ENTRIES), extra)
     return install(str(bundle), Store(str(folder / name))).image
 
 

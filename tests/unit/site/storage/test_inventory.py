@@ -14,9 +14,7 @@ from tests import bundles
 
 @pytest.fixture
 def path(tmp_path):
-    path = tmp_path / "b.tar"
-    path.write_bytes(bundles.build(extra=[("deployer/app/train.py", b"pass")]))
-    return str(path)
+    return str(bundles.write(tmp_path / "b.tar", extra=[("deployer/app/train.py", b"pass")]))
 
 
 def test_a_whole_image_lacks_nothing(store, path):

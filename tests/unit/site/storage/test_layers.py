@@ -22,11 +22,10 @@ from tests.trees import described
 OTHER = [(TarEntry(FILE, b"other", 0o644, 1), b"x")]
 
 
-def bundle(tmp_path, version="1", **options):
+def bundle(tmp_path, version="1", more=(), **options):
     """Return the path of a bundle of the same layer as the others, with an app of its own."""
-    path = tmp_path / (version + ".tar")
-    path.write_bytes(bundles.build(extra=[("deployer/app/v", version.encode())], version=version, **options))
-    return str(path)
+    extra = [("deployer/app/v", version.encode()), *more]
+    return str(bundles.write(tmp_path / (version + ".tar"), extra=extra, version=version, **options))
 
 
 @pytest.fixture
@@ -174,8 +173,7 @@ def test_what_another_member_of_the_group_put_in_a_layer_s_place_is_not_used(tmp
     """It has all that a complete layer has, and other programs."""
     layer = images[0].layers[0]
     tree = described(images[0].rootfs)
-    with open(layer + "/rootfs/bin/tool", "r+b") as stream:
-        stream.write(b"evil")
+    bundles.overwrite(layer + "/rootfs/bin/tool", b"evil")
     if way == "owner":
         if os.geteuid():
             pytest.skip("only root can give a folder away")
@@ -324,10 +322,7 @@ def test_an_image_of_an_older_deployer(tmp_path, store):
 def with_wheels(tmp_path, version, module=b"x = 1"):
     found = [("deployer/wheels/" + wheels.file_name("one"), wheels.wheel({"one/m.py": module}, "one"))]
     found.append(("deployer/variants/openmpi/" + wheels.file_name("two"), wheels.wheel({"two/m.py": b""}, "two")))
-    path = tmp_path / (version + ".tar")
-    extra = [("deployer/app/v", version.encode()), *found]
-    path.write_bytes(bundles.build(extra=extra, version=version, python="/usr/bin/python3"))
-    return str(path)
+    return bundle(tmp_path, version, found, python="/usr/bin/python3")
 
 
 @pytest.fixture
@@ -405,9 +400,7 @@ def test_lost_overlays_are_repaired_and_damaged_wheels_are_refused(tmp_path, sto
     path = with_wheels(tmp_path, "3")
     with verify.opened(path) as stream:
         place = verify.begin(stream, path).member_segments("deployer/overlays/wheels.tar")[1].offset
-    with open(path, "r+b") as stream:
-        stream.seek(place + 40)
-        stream.write(b"!!")
+    bundles.overwrite(path, b"!!", place + 40)
     with pytest.raises(IntegrityError, match="does not match its digest"):
         installing.install(path, store)
     assert len(os.listdir(store.layers)) == 2
