@@ -69,6 +69,11 @@ def store(folder, plan=PLAN, jobs=JOBS, image=IMAGE, name="hello"):
     return made
 
 
+def member(plan):
+    """Return the name and the bytes of a plan in a bundle."""
+    return f"deployer/plans/{plan.site}.json", json_records.dumps(plan.record())
+
+
 def write(path, record):
     Path(path).write_text(json_records.pretty(record))
 

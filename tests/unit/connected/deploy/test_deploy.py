@@ -40,7 +40,7 @@ from deployer.contract.base.errors import (
     TransferError,
     UsageError,
 )
-from deployer.contract.base.json_records import Fields, dumps
+from deployer.contract.base.json_records import Fields
 from deployer.contract.bundle.sealed_file import payload
 from deployer.contract.rehearsal.observation import Observation, Observed
 from deployer.contract.rehearsal.rehearsal import DONE as REHEARSED
@@ -724,7 +724,7 @@ def test_the_check_shows_what_the_pack_found(
     option = running.START_OPTION._replace(pmi="cray_shasta") if refused else running.START_OPTION
     accepted = judged([], ["bind.place", "fabric.provider"])
     plan = running.PLAN._replace(start_options=[option], site="lab", checked=accepted)
-    path = bundles.write(tmp_path / "b.tar", extra=[("deployer/plans/lab.json", dumps(plan.record()))])
+    path = bundles.write(tmp_path / "b.tar", extra=[running.member(plan)])
     with opened(str(path)) as stream:
         bundle = begin(stream, str(path))
         (carried,) = check_carried(bundle, deploy.profile)

@@ -192,8 +192,7 @@ def test_of_a_bundle_that_deploy_packed_what_is_sent_is_verified(far: Path, tmp_
 
 def test_what_check_refuses_is_not_sent_unless_it_is_forced(far: Path, tmp_path: Path) -> None:
     plan = running.PLAN._replace(start_options=[running.START_OPTION._replace(pmi="cray_shasta")])
-    carried = ("deployer/plans/lab.json", json_records.dumps(plan.record()))
-    bundle = bundles.write(tmp_path / "b.tar", extra=[carried])
+    bundle = bundles.write(tmp_path / "b.tar", extra=[running.member(plan)])
     with pytest.raises(Refused) as error:
         install(bundle)
     assert "pmi.not-offered" in error.value.message
@@ -209,7 +208,7 @@ def test_a_bundle_is_sent_if_one_of_its_jobs_can_run(far: Path, tmp_path: Path) 
 
     def carried(*accepted: str) -> tuple[str, bytes]:
         packed = judged([], ["bind.place", "fabric.provider", *accepted])
-        return "deployer/plans/lab.json", json_records.dumps(running.PLAN._replace(checked=packed).record())
+        return running.member(running.PLAN._replace(checked=packed))
 
     good = Job("a", ["x"], 1, 1, 1, "00:01:00")
     jobs = [good, good._replace(name="b", workdir="/nowhere")]
@@ -251,7 +250,7 @@ def test_a_partition_that_check_refuses_does_not_stop_the_others(
 
 
 def test_a_bundle_without_a_plan_for_the_site_is_refused_before_anything_is_sent(far: Path, tmp_path: Path) -> None:
-    moon = ("deployer/plans/moon.json", json_records.dumps(running.PLAN.record()))
+    moon = running.member(running.PLAN._replace(site="moon"))
     for extra, has in (((), "its plans: none"), ((moon,), "its plans: moon")):
         bundle = bundles.write(tmp_path / "b.tar", extra=list(extra))
         for options in ({}, {"force": True}, {"dry_run": True}):
@@ -260,8 +259,9 @@ def test_a_bundle_without_a_plan_for_the_site_is_refused_before_anything_is_sent
             assert has in error.value.message
             assert "--site lab" in error.value.hint
     assert not (far / "deployer").exists()
-    planned = ("deployer/plans/lab.json", json_records.dumps(running.PLAN.record()))
-    assert install(bundles.write(tmp_path / "c.tar", extra=[planned]), without_plan=False, force=True).folder
+    assert install(
+        bundles.write(tmp_path / "c.tar", extra=[running.member(running.PLAN)]), without_plan=False, force=True
+    ).folder
     lost = install(bundles.write(tmp_path / "d.tar", version="2")).warnings  # asked for: said at least
     assert any("it has no plan for lab, which tiny:1.0 has" in line for line in lost)
 
@@ -271,15 +271,11 @@ def test_push_takes_what_was_accepted_and_asks_of_no_other_site(far: Path, tmp_p
     plan = running.PLAN._replace(start_options=[running.START_OPTION._replace(pmi="cray_shasta")])
     # Nor has the bundle's image a place for the site's MPI.
     accepted = plan._replace(checked=judged([wrong], ["bind.place", "pmi.not-offered"]))
-    done = install(
-        bundles.write(tmp_path / "b.tar", extra=[("deployer/plans/lab.json", json_records.dumps(accepted.record()))])
-    )
+    done = install(bundles.write(tmp_path / "b.tar", extra=[running.member(accepted)]))
     assert done.checked is not None
     assert done.checked.verdict == "UNKNOWN"  # nobody captured the lab's MPI
-    other = bundles.write(
-        tmp_path / "c.tar", extra=[("deployer/plans/moon.json", json_records.dumps(plan.record()))], version="2"
-    )
-    assert install(other).checked is None
+    moon = running.member(plan._replace(site="moon"))
+    assert install(bundles.write(tmp_path / "c.tar", extra=[moon], version="2")).checked is None
 
 
 def test_the_squashfs_file_is_made_there_too_and_once(far: Path, tmp_path: Path) -> None:

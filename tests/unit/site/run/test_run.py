@@ -62,19 +62,23 @@ def store(tmp_path, programs):
     return made.store(tmp_path / "root")
 
 
-def fake_slurm(programs, state, exit_code=0, log=""):
+#: What each result has.
+RECORD = {"schema": "deployer.result", "format": 1, "min_reader": 1, "findings": []}
+
+
+def fake_slurm(programs, state, exit_code=0, log="", **record):
     """Put an sbatch that writes the result which a job of that end would leave, and a squeue that says ``state``."""
-    made.program(
-        programs,
-        "sbatch",
-        (
-            'd=$(dirname "$2")\nprintf "%s" "{}" >"$d/output.log"\n'
-            'printf \'{{"schema":"deployer.result","format":1,"min_reader":1,"exit_code":{},"findings":[]}}\''
-            ' >"$d/result.json"\n'
-            "echo 77\n".format(log, "null" if exit_code is None else exit_code)
-        ),
-    )
+    text = json.dumps(dict(RECORD, exit_code=exit_code, **record))
+    writes = f'd=$(dirname "$2")\nprintf "%s" {shlex.quote(log)} >"$d/output.log"\n'
+    made.program(programs, "sbatch", writes + f'cat >"$d/result.json" <<"END"\n{text}\nEND\necho 77\n')
     made.program(programs, "squeue", f'echo "77|{state}|0:01|cn1|None"')
+
+
+def submitted(store):
+    """Prepare a job and submit it; return its folder."""
+    folder = run.prepare(store, REQUEST)
+    run.submit(folder)
+    return folder
 
 
 def test_a_job_folder_holds_script_and_record(store):
@@ -340,9 +344,6 @@ def test_a_person_on_a_laptop_sees_how_it_goes(store, programs, monkeypatch, cap
     assert capsys.readouterr().err == told
 
 
-RECORD = {"schema": "deployer.result", "format": 1, "min_reader": 1, "exit_code": 0, "seconds": 14, "findings": []}
-
-
 @pytest.mark.parametrize(
     ("payload", "lines"),
     [
@@ -355,9 +356,7 @@ RECORD = {"schema": "deployer.result", "format": 1, "min_reader": 1, "exit_code"
 )
 def test_a_wait_ends_with_state_seconds_log_and_the_payload_s_result(store, programs, capsys, payload, lines):
     """Nobody looks on here: it is not a terminal."""
-    fake_slurm(programs, "COMPLETED")
-    sbatch = 'cat >"$(dirname "$2")/result.json" <<"END"\n%s\nEND\necho 77\n'
-    made.program(programs, "sbatch", sbatch % json.dumps(dict(RECORD, payload=payload)))
+    fake_slurm(programs, "COMPLETED", seconds=14, payload=payload)
     assert main.main(["run", "hello", "--wait", "--root", store.root]) == 0
     said = capsys.readouterr()
     out, (folder,) = said.out.splitlines(), jobs.folders(store)
@@ -377,13 +376,11 @@ def test_a_wait_ends_with_state_seconds_log_and_the_payload_s_result(store, prog
 
 
 def test_a_wait_ends_with_the_warnings_about_a_job_that_did_well(store, programs, capsys):
-    fake_slurm(programs, "COMPLETED")
     found = [
         {"code": code, "severity": severity, "subject": "job", "message": "each alone\x1b", "remedy": "see\x1b it"}
         for code, severity in (("net.alone", "warning"), ("runtime.native", "note"))
     ]
-    sbatch = 'cat >"$(dirname "$2")/result.json" <<"END"\n%s\nEND\necho 77\n'
-    made.program(programs, "sbatch", sbatch % json.dumps(dict(RECORD, findings=found)))
+    fake_slurm(programs, "COMPLETED", seconds=14, findings=found)
     assert main.main(["run", "hello", "--wait", "--root", store.root]) == 0
     out = capsys.readouterr().out
     assert "/result.json\nwarning net.alone: job: each alone\\x1b; see\\x1b it\npayload: no result" in out
@@ -392,16 +389,13 @@ def test_a_wait_ends_with_the_warnings_about_a_job_that_did_well(store, programs
 
 def test_a_wait_for_a_job_that_failed_ends_with_the_remedy(store, programs, capsys, monkeypatch):
     monkeypatch.setattr(jobs, "_LAG", 0.0)
-    fake_slurm(programs, "FAILED", 2)
     found = {"code": "job.module", "severity": "error", "subject": "job", "message": "no module", "remedy": "capture"}
-    sbatch = 'cat >"$(dirname "$2")/result.json" <<"END"\n%s\nEND\necho 77\n'
-    made.program(programs, "sbatch", sbatch % json.dumps(dict(RECORD, exit_code=2, findings=[found])))
+    fake_slurm(programs, "FAILED", 2, findings=[found])
     assert main.main(["run", "hello", "--wait", "--root", store.root]) == 1
     assert ": no module (job.module)\nhint: capture\n" in capsys.readouterr().err
     log = ["said", "deployer: error job.module: no module", "hint: capture"]
     log += ["deployer: error mpi.x: y", "hint: z", "deployer: more: m"]
-    sbatch = sbatch % json.dumps(dict(RECORD, exit_code=2, findings=[found]))
-    made.program(programs, "sbatch", 'printf "{}" >"$(dirname "$2")/output.log"\n{}'.format("\\n".join(log), sbatch))
+    fake_slurm(programs, "FAILED", 2, "\n".join(log), findings=[found])
     assert main.main(["run", "hello", "--wait", "--root", store.root]) == 1
     err = capsys.readouterr().err
     assert "| said\n| deployer: error mpi.x: y\n| hint: z\ndeployer: error: job " in err  # what follows is not repeated
@@ -443,8 +437,7 @@ def test_ctrl_c_tells_that_the_job_continues_and_how_to_end_it(store, programs):
 @pytest.mark.parametrize(("state", "code"), [("FAILED", 1), ("TIMEOUT", 143), ("COMPLETED", 3)])
 def test_a_job_that_failed(store, programs, state, code):
     fake_slurm(programs, state, code)
-    folder = run.prepare(store, REQUEST)
-    run.submit(folder)
+    folder = submitted(store)
     with pytest.raises(JobFailed, match="ended as " + state) as error:
         jobs.follow(folder, lambda line: None)
     assert error.value.exit_code == 1
@@ -518,8 +511,7 @@ def test_why_a_job_could_not_write_to_its_folder(store, monkeypatch, fault, log,
 def test_a_job_that_left_nothing(store, programs, monkeypatch):
     monkeypatch.setattr(jobs, "_LAG", 0.0)
     fake_slurm(programs, "NODE_FAIL", None)
-    folder = run.prepare(store, REQUEST)
-    run.submit(folder)
+    folder = submitted(store)
     with pytest.raises(JobFailed, match=r"ended as NODE_FAIL: job: a node of it died .*\(job.ended\)") as error:
         jobs.follow(folder, lambda line: None)
     assert "sinfo -R" in error.value.hint
@@ -533,8 +525,7 @@ def test_a_job_that_left_nothing(store, programs, monkeypatch):
 def test_following_ends_when_nobody_reads(store, programs):
     """ssh ended: the far end of `logs -f` must not ask Slurm until the job's end."""
     fake_slurm(programs, "RUNNING", log="one")
-    folder = run.prepare(store, REQUEST)
-    run.submit(folder)
+    submitted(store)
     code = "import sys; from deployer.cli.site import main as site; "
     code += "sys.exit(site.main(['logs', '-f', '--root', sys.argv[1]]))"
     environment = dict(os.environ, PYTHONPATH=os.getcwd())
@@ -704,8 +695,7 @@ def codes(verdict):
 
 def test_a_forgotten_job_is_known_from_its_result(store, programs):
     fake_slurm(programs, "COMPLETED", 0)
-    folder = run.prepare(store, REQUEST)
-    run.submit(folder)
+    folder = submitted(store)
     made.program(programs, "squeue", "echo slurm_load_jobs error: Invalid job id specified >&2; exit 1")
     assert jobs.status(folder).state == "COMPLETED"
     os.unlink(os.path.join(folder, "result.json"))
@@ -715,8 +705,7 @@ def test_a_forgotten_job_is_known_from_its_result(store, programs):
 def test_a_silent_scheduler_is_asked_again(store, programs, monkeypatch):
     monkeypatch.setattr(jobs, "_FIRST", 0.01)
     fake_slurm(programs, "COMPLETED")
-    folder = run.prepare(store, REQUEST)
-    run.submit(folder)
+    folder = submitted(store)
     made.program(
         programs,
         "squeue",
@@ -851,8 +840,7 @@ def test_sbatch_gets_a_small_environment(store, programs, monkeypatch):
     for name in ("SBATCH_ACCOUNT", "SBATCH_PARTITION", "SLURM_CLUSTERS"):
         monkeypatch.setenv(name, "abc")
     made.program(programs, "sbatch", 'env >"$(dirname "$2")/env"; echo 77')
-    folder = run.prepare(store, REQUEST)
-    run.submit(folder)
+    folder = submitted(store)
     text = Path(folder, "env").read_text()
     # For sbatch they count before the script's directives: --partition and the plan's account would have no effect.
     assert "SBATCH_" not in text
@@ -909,14 +897,20 @@ def test_finding_jobs(store, programs):
 def test_cancel_for_programs(store, programs, capsys):
     fake_slurm(programs, "RUNNING")
     made.program(programs, "scancel", "exit 0")
-    folder = run.prepare(store, REQUEST)
-    run.submit(folder)
+    folder = submitted(store)
     assert main.main(["cancel", "--json", "--root", store.root]) == 0
     expected = {"job": os.path.basename(folder), "job_id": "77", "folder": folder, "cancelled": True}
     assert json.loads(capsys.readouterr().out) == expected
     fake_slurm(programs, "COMPLETED")
     assert main.main(["cancel", "--root", store.root]) == 0
     assert capsys.readouterr().out == f"job {os.path.basename(folder)} (77) had already ended\n"
+
+
+def log_of(folder, follow=True):
+    with tempfile.TemporaryFile() as stream:
+        jobs.show_log(folder, follow, stream)
+        stream.seek(0)
+        return stream.read()
 
 
 def test_cancel_and_logs(store, programs, tmp_path):
@@ -932,25 +926,19 @@ def test_cancel_and_logs(store, programs, tmp_path):
     assert (tmp_path / "cancelled").read_text() == "77\n"
     fake_slurm(programs, "CANCELLED", log="one\ntwo\n")
     for follow in (False, True):
-        with open(str(tmp_path / "copy"), "wb") as stream:
-            jobs.show_log(folder, follow, stream)
-        assert (tmp_path / "copy").read_bytes() == b"one\ntwo\n"
+        assert log_of(folder, follow) == b"one\ntwo\n"
 
 
-def test_a_followed_log_ends_with_the_end_of_a_line(store, programs, tmp_path):
+def test_a_followed_log_ends_with_the_end_of_a_line(store, programs):
     fake_slurm(programs, "COMPLETED", log="one\nEnter a number: ")
-    folder = run.prepare(store, REQUEST)
-    run.submit(folder)
+    folder = submitted(store)
     for follow, end in ((False, b""), (True, b"\n")):
-        with open(str(tmp_path / "copy"), "wb") as stream:
-            jobs.show_log(folder, follow, stream)
-        assert (tmp_path / "copy").read_bytes() == b"one\nEnter a number: " + end
+        assert log_of(folder, follow) == b"one\nEnter a number: " + end
 
 
-def test_a_followed_log_goes_on_while_the_scheduler_does_not_answer(store, programs, tmp_path, monkeypatch):
+def test_a_followed_log_goes_on_while_the_scheduler_does_not_answer(store, programs, monkeypatch):
     fake_slurm(programs, "COMPLETED", log="one\n")
-    folder = run.prepare(store, REQUEST)
-    run.submit(folder)
+    folder = submitted(store)
     monkeypatch.setattr(jobs.time, "sleep", lambda _: None)
     monkeypatch.setattr(jobs, "_FIRST", 0)
     answers = [TransferError("no answer"), None]
@@ -963,13 +951,11 @@ def test_a_followed_log_goes_on_while_the_scheduler_does_not_answer(store, progr
         return known(*words)
 
     monkeypatch.setattr(jobs, "state", state)
-    with open(str(tmp_path / "copy"), "wb") as stream:
-        jobs.show_log(folder, True, stream)
-    assert (tmp_path / "copy").read_bytes() == b"one\n"
+    assert log_of(folder) == b"one\n"
     answers.append(TransferError("no answer"))
     monkeypatch.setattr(jobs, "_SILENCE", -1)
-    with open(str(tmp_path / "copy"), "wb") as stream, pytest.raises(TransferError):
-        jobs.show_log(folder, True, stream)
+    with pytest.raises(TransferError):
+        log_of(folder)
 
 
 def test_what_a_job_left_is_gathered_and_broken_records_count_as_none(store):
