@@ -921,7 +921,6 @@ def test_a_rehearsal_by_hand_is_kept_and_signed(
             deploy._pack(Contents("x", "1", None))
         return
     new = deploy._pack(Contents("x", "1", None))
-    assert new is not None
     assert (new.digest != "sha256:11", deploy.stages[-1].state) == (True, "unchanged")
     assert deploy._rehearse(new) == new
     assert signed == ([] if dry_run else [path])

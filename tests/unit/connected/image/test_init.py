@@ -55,7 +55,6 @@ def test_a_template_shows_how_packages_are_added(framework: str, tmp_path: Path)
     assert text.count("\n# python: {requirements: packages.txt}\n") == 1
     file.write_text(text.replace("\n# python:", "\npython:"))
     definition = load(file.parent)
-    assert definition.python is not None
     asked = (file.parent / definition.python.requirements).read_text()
     assert "python.requirements" in asked
     (file.parent / "packages.txt").write_text(asked.replace("# tqdm", "tqdm"))

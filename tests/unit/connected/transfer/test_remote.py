@@ -695,7 +695,6 @@ def test_ctrl_c_tells_what_becomes_of_the_job(far: Path, announced: str, said: s
         text=True,
         start_new_session=True,
     ) as laptop:
-        assert laptop.stdout is not None
         lines = iter(laptop.stdout.readline, "")
         shown = next(line for line in lines if line != "noise of a login shell\n")
         os.killpg(laptop.pid, signal.SIGINT)
