@@ -161,11 +161,7 @@ def test_the_numbers_of_the_job_that_is_deployed_count(
     [["train"], ["evaluate", "--nodes", "2"], ["evaluate", "--force"], ["evaluate", "--accept", "queue.nodes"]],
 )
 def test_a_job_that_fits_is_deployed(
-    site: str,
-    definition: Path,
-    words: list[str],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    site: str, definition: Path, words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(Deploy, "run", lambda _: 1 / 0)
     assert main(["deploy", str(definition), site, *words]) == DeployerError.exit_code

@@ -481,11 +481,7 @@ def test_inspect_lists_no_file_of_a_bundle_that_is_not_whole(tmp_path: Path) -> 
     ],
 )
 def test_wrong_usage_has_its_exit_code_and_leaves_nothing(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    words: list[str],
-    reason: str,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str], reason: str
 ) -> None:
     (tmp_path / "text").write_text("hello\n" * 300)
     monkeypatch.chdir(tmp_path)

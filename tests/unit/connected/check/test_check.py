@@ -63,8 +63,7 @@ HOST_FILES = {
     PREFIX + "/lib/libtcp-fi.so": lib(None, "libfabric.so.1"),
 }
 OPENMPI = PLAN._replace(
-    mpi=HostMpi("openmpi", "5.0.11", PREFIX, PREFIX + "/lib/libmpi.so.40", "Open MPI v5.0.11"),
-    abi="openmpi",
+    mpi=HostMpi("openmpi", "5.0.11", PREFIX, PREFIX + "/lib/libmpi.so.40", "Open MPI v5.0.11"), abi="openmpi"
 )
 OPENMPI_FILES = {
     PREFIX + "/lib/libmpi.so.40": lib("libmpi.so.40", "libopen-pal.so.80", exports=HAS),
