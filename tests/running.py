@@ -79,8 +79,8 @@ def write(path, record):
 
 
 def program(folder, name, text):
-    """Put an executable shell script into ``folder``."""
+    """Put an executable into ``folder``: a script, for sh if it does not say for what."""
     path = os.path.join(str(folder), name)
-    Path(path).write_text("#!/bin/sh\n" + text)
+    Path(path).write_text(text if text.startswith("#!") else "#!/bin/sh\n" + text)
     os.chmod(path, 0o755)
     return path

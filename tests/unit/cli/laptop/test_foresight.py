@@ -3,7 +3,6 @@
 import json
 import os
 import socket
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,7 +23,7 @@ from deployer.contract.bundle.job import Job
 from deployer.contract.rules.findings import WARNING
 from deployer.site.run.prepare import request, resolve
 from deployer.system.trust.verify import begin, opened
-from tests import bundles
+from tests import bundles, running
 
 PROFILE = """
 format: 1
@@ -97,8 +96,7 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_folders: None) ->
     programs, log = tmp_path / "bin", tmp_path / "calls"
     programs.mkdir()
     for name in ("ssh", "sftp", "scp", "docker", "mmdebstrap", "unshare", "pip"):
-        (programs / name).write_text(f'#!/bin/sh\necho {name} "$@" >>{log}\nexit 255\n')
-        (programs / name).chmod(stat.S_IRWXU)
+        running.program(programs, name, f'echo {name} "$@" >>{log}\nexit 255\n')
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
     monkeypatch.setattr(ways, "rehearsed", lambda *_: pytest.fail("a site was simulated"))
     monkeypatch.chdir(tmp_path)

@@ -21,7 +21,7 @@ from deployer.site.install.install import install
 from deployer.site.storage import unfinished
 from deployer.site.storage.store import Store
 from deployer.system import process
-from tests import bundles
+from tests import bundles, running
 
 ROOT = Path(__file__).resolve().parents[4]
 ENTRIES = [
@@ -263,9 +263,7 @@ def test_a_kit_s_tool_on_a_file_system_that_is_mounted_noexec(folder, squash_on)
 @pytest.mark.needs("user-namespaces")
 def test_a_disk_that_gets_full_meanwhile(folder, squash_on):
     """The room is enough for what is foreseen, the layer compressed: the real mksquashfs compresses nothing here."""
-    path = folder / "bin" / "mksquashfs"
-    path.write_text(f'#!/bin/sh\nexec {_REAL} "$@" -noI -noD -noF\n')
-    path.chmod(0o755)
+    running.program(folder / "bin", "mksquashfs", f'exec {_REAL} "$@" -noI -noD -noF\n')
     installed(folder)
     done = squash_on("size=800k")
     assert done.returncode == 6, done.stderr

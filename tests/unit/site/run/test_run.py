@@ -603,8 +603,7 @@ def test_without_a_plan_exec_starts_the_kits_ch_run_if_the_site_has_none(store, 
     carried = Path(installed.engine) / "charliecloud"
     carried.mkdir(parents=True)
     for script in ("#!/bin/sh\necho 0.31\n", "#!/bin/sh\nexit 126\n"):  # the start of a broken one says why
-        (carried / "run").write_text(script)
-        (carried / "run").chmod(0o755)
+        made.program(carried, "run", script)
         assert execs._default(installed) == "charliecloud-kit"
     made.program(programs, "ch-run", "echo 0.26")
     assert execs._default(installed) == "charliecloud-kit"
