@@ -18,7 +18,7 @@ from deployer.site.install import arriving, incoming
 from deployer.site.install import receive as receiving
 from deployer.site.storage import inventory, space
 from deployer.system import workers
-from tests import bundles
+from tests import bundles, forked
 from tests.signing import TestKey
 from tests.unit.site.install.test_receive import APP, as_stream, content, files_of, here, shipment
 from tests.wheels import file_name, wheel
@@ -459,12 +459,7 @@ def test_a_push_that_is_killed_anywhere_ends_whole_the_next_time(store):
     for number in range(15):
         data = bundles.build(extra=MORE, version=str(number))
         digest, items = items_of(store, data)
-        child = os.fork()
-        if child == 0:
-            try:
-                arriving.take(as_stream(items), store, digest)
-            finally:
-                os._exit(0)
+        child = forked.fork(lambda items=items, digest=digest: arriving.take(as_stream(items), store, digest))
         time.sleep(chance.uniform(0, 0.05))
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)

@@ -25,7 +25,7 @@ from deployer.site.install import donor, gc, remove
 from deployer.site.install import install as installing
 from deployer.site.storage import frames, inventory
 from deployer.site.storage.store import Store
-from tests import bundles
+from tests import bundles, forked
 from tests.trees import described
 
 LARGE = b"large" * 40000
@@ -317,18 +317,6 @@ def test_a_path_of_a_list_that_leads_out_is_not_linked(tmp_path, store, first, f
 # ---------------------------------------------------------------- several processes
 
 
-def forked(function):
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            function()
-            code = 0
-        finally:
-            os._exit(code)
-    return pid
-
-
 @pytest.mark.thorough
 def test_killed_at_each_link(tmp_path, store, first, fresh):
     tree, points = described(first.rootfs), 0
@@ -349,7 +337,7 @@ def test_killed_at_each_link(tmp_path, store, first, fresh):
             os.link = deadly
             installing.install(path, store, jobs=1)
 
-        _, status = os.waitpid(forked(install_until), 0)
+        _, status = os.waitpid(forked.fork(install_until), 0)
         assert described(first.rootfs) == tree
         image = installing.install(path, store).image
         assert described(image.rootfs) == fresh
@@ -364,7 +352,7 @@ def test_killed_at_each_link(tmp_path, store, first, fresh):
 @pytest.mark.thorough
 def test_two_installs_at_once_from_one_donor(tmp_path, store, first, fresh):
     paths = [bundle(tmp_path, version, b"new") for version in ("2", "3", "4", "5")]
-    pids = [forked(lambda path=path: installing.install(path, store, jobs=2)) for path in paths]
+    pids = [forked.fork(lambda path=path: installing.install(path, store, jobs=2)) for path in paths]
     assert [os.waitpid(pid, 0)[1] for pid in pids] == [0] * 4
     for image in store.installed():
         if image.receipt.version != "1":

@@ -20,7 +20,7 @@ from deployer.site.install import receive as receiving
 from deployer.site.install.receive import receive
 from deployer.site.storage.store import Store
 from deployer.system.trust import policy
-from tests import bundles
+from tests import bundles, forked
 from tests.others import somebody_else
 from tests.signing import TestKey, signed
 
@@ -545,12 +545,7 @@ def test_a_receive_that_is_killed_anywhere_ends_whole_the_next_time(store):
         digest, items = shipment(data)
         incoming.take(as_stream(items), store, digest)
         folder = incoming.folder_of(store, digest)
-        child = os.fork()
-        if child == 0:
-            try:
-                receive(folder, store)
-            finally:
-                os._exit(0)
+        child = forked.fork(lambda folder=folder: receive(folder, store))
         time.sleep(chance.uniform(0, 0.04))
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
