@@ -10,6 +10,7 @@ import itertools
 import json
 import zipfile
 import zlib
+from pathlib import Path
 
 from deployer.contract.base import json_records, tarformat
 from deployer.contract.base.tarformat import FILE, FOLDER, HARDLINK, SYMLINK, TarEntry
@@ -134,6 +135,24 @@ def build(pieces=None, extra=(), name="tiny", version="1.0", jobs=(), raws=None,
     )
     manifest = Manifest(name, version, {"name": "gzip", "version": "1", "level": 6}, {}, image, {}, list(jobs), [], [])
     return builder.seal(manifest._replace(overlays=overlays))
+
+
+def write(path, *pieces, **options):
+    """Write what `build` makes into a file and return its path."""
+    path.write_bytes(build(*pieces, **options))
+    return path
+
+
+def overwrite(path, data, at=0):
+    """Put ``data`` over what a file has from byte ``at`` on."""
+    with open(path, "r+b") as stream:
+        stream.seek(at)
+        stream.write(data)
+
+
+def flip(path, at):
+    """Change one bit of a file's byte ``at``."""
+    overwrite(path, bytes([Path(path).read_bytes()[at] ^ 1]), at)
 
 
 def overlay(builder, name, wheels):

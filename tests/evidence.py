@@ -2,6 +2,7 @@
 
 import json
 import os
+from pathlib import Path
 from typing import Dict
 
 from deployer.contract.base import json_records
@@ -45,8 +46,7 @@ def leave(folder: str, nodes: int, ranks_per_node: int, collected: bool) -> None
 
 def recorded(folder: object, name: str) -> str:
     """Return the record ``name`` that a rank wrote into a folder on this machine."""
-    with open(os.path.join(str(folder), node_name() + rank_record.SUFFIX)) as stream:
-        return rank_record.latest(stream.read())[name]
+    return rank_record.latest(Path(str(folder), node_name() + rank_record.SUFFIX).read_text())[name]
 
 
 def _rank(task: int, local: int, host: str, size: int) -> Dict[str, str]:
@@ -65,5 +65,4 @@ def _rank(task: int, local: int, host: str, size: int) -> Dict[str, str]:
 
 
 def _write(folder: str, name: str, text: str) -> None:
-    with open(os.path.join(folder, name), "w") as stream:
-        stream.write(text)
+    Path(folder, name).write_text(text)

@@ -48,3 +48,16 @@ def _be_new(env, kept):
         os.environ.clear()
         os.environ.update(env)
     sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w", buffering=1)
+
+
+def fork(function):
+    """Call ``function`` in a forked process and return its pid."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            function()
+            code = 0
+        finally:
+            os._exit(code)
+    return pid

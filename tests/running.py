@@ -1,6 +1,7 @@
 """Records and installed images that the tests of running share."""
 
 import os
+from pathlib import Path
 
 from deployer.contract.base import json_records
 from deployer.contract.bundle.job import Job
@@ -54,9 +55,9 @@ def store(folder, plan=PLAN, jobs=JOBS, image=IMAGE, name="hello"):
         os.makedirs(os.path.join(home, "rootfs", below))
     os.symlink("usr/bin", os.path.join(home, "rootfs", "bin"))
     for tool in ("python", "python3", "true"):
-        with open(os.path.join(home, "rootfs", "usr/bin", tool), "wb") as stream:
-            stream.write(b"\x7fELF")
-        os.chmod(stream.name, 0o755)
+        binary = Path(home, "rootfs", "usr/bin", tool)
+        binary.write_bytes(b"\x7fELF")
+        binary.chmod(0o755)
     write(os.path.join(home, "app", "train.py"), {})
     if plan:
         os.makedirs(os.path.join(home, "plans"))
@@ -68,15 +69,18 @@ def store(folder, plan=PLAN, jobs=JOBS, image=IMAGE, name="hello"):
     return made
 
 
+def member(plan):
+    """Return the name and the bytes of a plan in a bundle."""
+    return f"deployer/plans/{plan.site}.json", json_records.dumps(plan.record())
+
+
 def write(path, record):
-    with open(path, "w") as stream:
-        stream.write(json_records.pretty(record))
+    Path(path).write_text(json_records.pretty(record))
 
 
 def program(folder, name, text):
-    """Put an executable shell script into ``folder``."""
+    """Put an executable into ``folder``: a script, for sh if it does not say for what."""
     path = os.path.join(str(folder), name)
-    with open(path, "w") as stream:
-        stream.write("#!/bin/sh\n" + text)
+    Path(path).write_text(text if text.startswith("#!") else "#!/bin/sh\n" + text)
     os.chmod(path, 0o755)
     return path

@@ -2,6 +2,7 @@
 
 import os
 import random
+from pathlib import Path
 
 import pytest
 
@@ -18,8 +19,7 @@ BUNDLE = bundles.build(extra=[("deployer/app/train.py", b"print('hello')")])
 
 def attempt(folder, data):
     path = str(folder / "b.tar")
-    with open(path, "wb") as stream:
-        stream.write(data)
+    Path(path).write_bytes(data)
     with opened(path) as stream:
         return verify(stream, path)
 
@@ -82,8 +82,7 @@ def test_300_flips_end_in_exit_code_4(tmp_path, capsys):
     for position, bit in sorted(flips):
         broken = bytearray(BUNDLE)
         broken[position] ^= 1 << bit
-        with open(path, "wb") as stream:
-            stream.write(broken)
+        Path(path).write_bytes(broken)
         assert main.main(["install", path, "--root", root, "--jobs", "2"]) == IntegrityError.exit_code, (position, bit)
         assert "deployer: error: " in capsys.readouterr().err
         assert not os.path.exists(os.path.join(root, "images")) or os.listdir(os.path.join(root, "images")) == []

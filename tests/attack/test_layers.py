@@ -61,8 +61,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("pieces", [pytest.param(HOSTILE[name], id=name) for name in sorted(HOSTILE)])
 def test_a_hostile_layer_is_refused_and_leaves_nothing(tmp_path, pieces):
-    path = tmp_path / "b.tar"
-    path.write_bytes(bundles.build(pieces))
+    path = bundles.write(tmp_path / "b.tar", pieces)
     with pytest.raises(IntegrityError):
         install(str(path), Store(str(tmp_path / "root")))
     assert os.listdir(str(tmp_path / "root" / "images")) == []

@@ -13,6 +13,14 @@ def _no_profile(tmp_path_factory):
         yield
 
 
+@pytest.fixture
+def own_folders(tmp_path, monkeypatch):
+    """Keep the laptop's settings, records and caches in folders of this test, and let no engine answer."""
+    for name in ("CONFIG", "STATE", "CACHE"):
+        monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name.lower()))
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no.sock")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _user_namespaces():
     """Let this machine have user namespaces: a change root and some containers forbid them."""

@@ -15,7 +15,6 @@ def test_the_newest_version_is_the_package_s_and_has_a_date_of_the_past() -> Non
     versions = [heading for heading in headings if heading != "[Unreleased]"]
     assert headings[-len(versions) :] == versions, "what is not released is on top"
     newest = re.fullmatch(r"\[(\d+\.\d+\.\d+)\] - (\d{4}-\d{2}-\d{2})", versions[0])
-    assert newest is not None
     assert newest[1] == deployer.__version__
     assert dt.date.fromisoformat(newest[2]) <= dt.datetime.now(tz=dt.timezone.utc).date()
 

@@ -32,7 +32,6 @@ CHANGELOG = """# Changelog
 def release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The script, in a repository with the tags v0.2.0, v0.3.0 (a wrong one) and v0.4.0 (without a section)."""
     spec = importlib.util.spec_from_file_location("release", ROOT / "scripts/release.py")
-    assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

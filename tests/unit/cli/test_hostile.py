@@ -20,6 +20,7 @@ from deployer.cli.site import main as site
 from deployer.contract.base.json_records import Fields
 from deployer.contract.rules.findings import ERROR, Finding
 from deployer.contract.rules.verdict import judged
+from tests import running
 from tests.unit.connected.bundle.about.test_diff import ENTRIES, file, write
 
 #: A title, a cleared screen, a line that begins again, colour by a C1 character, text from right to left, a line of
@@ -28,26 +29,20 @@ HOSTILE = "x\x1b]0;x\x07\x1b[2J\r\x9b31m\u202e\nverdict: RUN\n\x1b[32mevil\x1b[0
 #: What must not be printed.
 EFFECT = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 #: Programs that commands start. They print hostile text and fail.
+HOSTILE_PROGRAM = "printf 'x\\033[2J\\r\\033[32mevil\\n'\nprintf 'x\\033[2J\\r\\033[32mevil\\n' >&2\nexit 255\n"
 PROGRAMS = ("ssh", "sftp", "docker", "sbatch", "squeue", "sinfo", "ssh-keygen", "ip")
 
 
 @pytest.fixture(autouse=True)
-def _nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_folders: None) -> None:
     """Be in an empty folder, with no programs but hostile ones, no engine and no site."""
     (tmp_path / "bin").mkdir()
     for name in PROGRAMS:
-        path = tmp_path / "bin" / name
-        path.write_text(
-            "#!/bin/sh\nprintf 'x\\033[2J\\r\\033[32mevil\\n'\nprintf 'x\\033[2J\\r\\033[32mevil\\n' >&2\nexit 255\n"
-        )
-        path.chmod(0o755)
+        running.program(tmp_path / "bin", name, HOSTILE_PROGRAM)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
     monkeypatch.setenv("FORCE_COLOR", "1")
-    for name in ("STATE", "CACHE", "CONFIG"):
-        monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name))
     for name in ("NO_COLOR", "DEPLOYER_SITE", "DEPLOYER_ROOT", "COLUMNS"):
         monkeypatch.delenv(name, raising=False)
 

@@ -122,10 +122,7 @@ def twice(
     ids=lambda part: " ".join(part) if isinstance(part, list) else part.__name__.split(".")[2],
 )
 def test_output_fits_and_is_the_same_without_colour(
-    front: ModuleType,
-    words: list[str],
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    front: ModuleType, words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain, coloured = twice(lambda: front.main(words), capsys, monkeypatch)
     assert plain.strip()

@@ -59,11 +59,7 @@ _NEEDED: list[tuple[str, Callable[[], object], str]] = [
 
 @pytest.mark.parametrize(("program", "need", "installed_by"), _NEEDED, ids=[name for name, *_ in _NEEDED])
 def test_the_error_names_it_and_its_installation(
-    program: str,
-    need: Callable[[], object],
-    installed_by: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    program: str, need: Callable[[], object], installed_by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("key").touch()

@@ -11,11 +11,7 @@ from tests.lab import __main__ as command_line
 from tests.lab.cluster import SUITE_VARIABLE, Definition
 from tests.lab.site import Site
 
-
-@pytest.fixture(autouse=True)
-def _own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_folders")
 
 
 @pytest.mark.parametrize("words", [["--name", "x", "up"], ["up", "--name", "x"]])

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import running
 from tests.lab import LabError, apptainer, roots
 
 #: Prints an archive if the file ``right`` is there; otherwise the first line of ``wrong``, which it takes out.
@@ -23,9 +24,7 @@ head -n 1 wrong >&2; sed -i 1d wrong; exit 1
 @pytest.fixture
 def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the folder of the stand-in, whose errors are in ``wrong``."""
-    program = tmp_path / "mmdebstrap"
-    program.write_text(MMDEBSTRAP)
-    program.chmod(0o755)
+    running.program(tmp_path, "mmdebstrap", MMDEBSTRAP)
     (tmp_path / "right").write_text("right")
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

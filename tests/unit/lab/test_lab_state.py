@@ -19,7 +19,6 @@ from tests.lab.state import ProcessId, StateDir, default_state_dir, load_process
 
 def _own_process() -> ProcessId:
     stat = state.read_stat(os.getpid())
-    assert stat is not None
     return ProcessId(stat.pid, stat.start)
 
 
@@ -41,7 +40,6 @@ def test_same_pid_with_another_start_time_is_another_process() -> None:
 def test_a_process_that_is_not_ours_is_never_killed() -> None:
     with subprocess.Popen(["sleep", "30"]) as stranger:
         stat = state.read_stat(stranger.pid)
-        assert stat is not None
         ProcessId(stranger.pid, stat.start + 1).kill(timeout=1)
         assert stranger.poll() is None
         ours = ProcessId(stranger.pid, stat.start)
@@ -103,7 +101,6 @@ def test_lock_ends_with_a_killed_holder(tmp_path: Path) -> None:
     lock = tmp_path / "lock"
     code = "import fcntl,sys,time; f=open(sys.argv[1],'a'); fcntl.flock(f,2); print('held',flush=True); time.sleep(60)"
     with subprocess.Popen([sys.executable, "-c", code, str(lock)], stdout=subprocess.PIPE) as holder:
-        assert holder.stdout is not None
         assert holder.stdout.readline() == b"held\n"
         holder.kill()
         with locked(lock, wait=5):

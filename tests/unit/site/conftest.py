@@ -1,9 +1,11 @@
-"""Stand-ins for an MPI library of MPICH's ABI and for CUDA's driver, named as such, for the tests of probe and rank."""
+"""An empty store, and stand-ins for an MPI library of MPICH's ABI and for CUDA's driver, named as such."""
 
 import shutil
 import subprocess
 
 import pytest
+
+from deployer.site.storage.store import Store
 
 MPI_C = r"""
 #include <stdio.h>
@@ -40,6 +42,12 @@ int cuInit(unsigned flags) { if (getenv("STAND_IN_CRASHES")) abort(); return wor
 int cuDeviceGetCount(int *n) { *n = word("STAND_IN_DEVICES"); return 0; }
 int cuGetErrorString(int code, const char **text) { *text = "stand-in error"; return 0; }
 """
+
+
+@pytest.fixture
+def store(tmp_path):
+    """Return a store in which nothing is installed."""
+    return Store(str(tmp_path / "root"))
 
 
 @pytest.fixture(scope="module")

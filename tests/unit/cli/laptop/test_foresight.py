@@ -3,7 +3,6 @@
 import json
 import os
 import socket
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,7 +23,7 @@ from deployer.contract.bundle.job import Job
 from deployer.contract.rules.findings import WARNING
 from deployer.site.run.prepare import request, resolve
 from deployer.system.trust.verify import begin, opened
-from tests import bundles
+from tests import bundles, running
 
 PROFILE = """
 format: 1
@@ -93,15 +92,12 @@ class _Calls(NamedTuple):
 
 
 @pytest.fixture
-def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[_Calls]:
+def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_folders: None) -> Iterator[_Calls]:
     programs, log = tmp_path / "bin", tmp_path / "calls"
     programs.mkdir()
     for name in ("ssh", "sftp", "scp", "docker", "mmdebstrap", "unshare", "pip"):
-        (programs / name).write_text(f'#!/bin/sh\necho {name} "$@" >>{log}\nexit 255\n')
-        (programs / name).chmod(stat.S_IRWXU)
+        running.program(programs, name, f'echo {name} "$@" >>{log}\nexit 255\n')
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
-    for name in ("STATE", "CACHE", "CONFIG"):
-        monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name))
     monkeypatch.setattr(ways, "rehearsed", lambda *_: pytest.fail("a site was simulated"))
     monkeypatch.chdir(tmp_path)
     with socket.socket(socket.AF_UNIX) as engine:
@@ -163,11 +159,7 @@ def test_the_numbers_of_the_job_that_is_deployed_count(
     [["train"], ["evaluate", "--nodes", "2"], ["evaluate", "--force"], ["evaluate", "--accept", "queue.nodes"]],
 )
 def test_a_job_that_fits_is_deployed(
-    site: str,
-    definition: Path,
-    words: list[str],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    site: str, definition: Path, words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(Deploy, "run", lambda _: 1 / 0)
     assert main(["deploy", str(definition), site, *words]) == DeployerError.exit_code
@@ -181,8 +173,7 @@ def test_an_unknown_job_is_named_with_those_that_there_are(
     shown = capsys.readouterr().err
     assert "model has no job trian, perhaps you meant 'train'" in shown
     assert "hint: its jobs: train, evaluate" in shown
-    bundle = tmp_path / "b.tar"
-    bundle.write_bytes(bundles.build(jobs=[bundles.JOB]))
+    bundle = bundles.write(tmp_path / "b.tar", jobs=[bundles.JOB])
     for more in ([], ["--site", site]):
         assert main(["rehearse", str(bundle), "helo", *more]) == UsageError.exit_code
         assert "has no job helo, perhaps you meant 'hello'" in capsys.readouterr().err
@@ -208,8 +199,7 @@ def test_run_refuses_only_what_no_partition_permits(calls: _Calls, site: str, op
 def test_a_rehearsal_for_a_site_judges_the_jobs_own_numbers(
     calls: _Calls, site: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bundle = tmp_path / "b.tar"
-    bundle.write_bytes(bundles.build(jobs=[Job("wide", ["/bin/true"], 9, 1, 1, "00:10:00")]))
+    bundle = bundles.write(tmp_path / "b.tar", jobs=[Job("wide", ["/bin/true"], 9, 1, 1, "00:10:00")])
     assert main(["rehearse", str(bundle), "--site", site]) == Refused.exit_code
     assert "9 nodes are asked for, but a job in batch of near may have 4 (queue.nodes)" in capsys.readouterr().err
     calls.check()
@@ -224,8 +214,7 @@ def test_check_judges_each_job_and_push_sends_what_options_can_change(
 ) -> None:
     train = Job("train", ["/bin/true"], 1, 1, 1, "00:10:00")
     wide = train._replace(name="wide", nodes=5, time="25:00:00", threads=5, memory=9000)
-    bundle = tmp_path / "b.tar"
-    bundle.write_bytes(bundles.build(jobs=[train, wide, wide._replace(name="heavy", threads=1)]))
+    bundle = bundles.write(tmp_path / "b.tar", jobs=[train, wide, wide._replace(name="heavy", threads=1)])
     assert main(["check", str(bundle), "--site", site, "--json", "--no-cache"]) == Refused.exit_code
     found = json.loads(capsys.readouterr().out)["findings"]
     own = [(each["code"], each["severity"], each["job"]) for each in found if each["code"] in limits.CODES]
@@ -238,16 +227,13 @@ def test_check_judges_each_job_and_push_sends_what_options_can_change(
         ("queue.time", "error", "wide"),
     ]
     (plan,) = checking.all_plans(str(bundle), load(site))
-    assert plan.checked
     assert {each.code for each in plan.checked.findings} >= {"queue.nodes", "job.layout"}
     packed = checking.verdict_of(plan)
-    assert packed
     assert not {each.code for each in packed.checked.findings} & {*limits.CODES}
     record = json_records.dumps(plan.record())
     bundle.write_bytes(bundles.build(jobs=[wide], extra=[("deployer/plans/near.json", record)]))
     with opened(str(bundle)) as stream:
         (carried,) = checking.check_carried(begin(stream, str(bundle)), load(site))
-    assert carried.plan
     assert carried.plan.checked
     for each in (carried.checked, carried.plan.checked):
         assert {item.severity for item in each.findings if item.code in limits.CODES} == {WARNING}

@@ -16,7 +16,6 @@ from deployer.cli.site import jobs as site_jobs
 from deployer.connected.check.rehearsed import CODE
 from deployer.connected.site_profile.model import RuntimePolicy
 from deployer.connected.site_profile.profile import load
-from deployer.contract.base import json_records
 from deployer.contract.bundle.job import Job
 from deployer.contract.rules.verdict import RUN, Checked
 from deployer.site.run import rehearse
@@ -33,10 +32,7 @@ def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def bundle(folder: Path, accepted: list[str]) -> str:
     plan = running.PLAN._replace(checked=Checked(RUN, [], accepted))
-    (folder / "b.tar").write_bytes(
-        bundles.build(extra=[("deployer/plans/lab.json", json_records.dumps(plan.record()))])
-    )
-    return str(folder / "b.tar")
+    return str(bundles.write(folder / "b.tar", extra=[running.member(plan)]))
 
 
 @pytest.mark.parametrize(

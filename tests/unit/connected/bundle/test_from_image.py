@@ -93,7 +93,6 @@ def test_the_image_s_mpi_and_its_own_command(
     (first,) = definition.jobs.values()
     assert (definition.name, definition.version, definition.mpi) == ("my-app", "0.1.0", mpi)
     assert (first.command, first.nodes, first.workdir) == job
-    assert definition.base is not None
     assert (definition.base.archive, definition.base.sha256) == (
         "../My.App.tar",
         hashlib.sha256(saved.read_bytes()).hexdigest(),

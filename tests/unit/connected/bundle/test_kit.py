@@ -110,8 +110,7 @@ LOADER = '#!/bin/sh\n[ "$3" = --list ] && printf "libc.so.6 => %s/libc.so.6 (0x1
 )
 def test_a_ch_run_has_to_pass_a_test(tmp_path: Path, library: str, version: str, said: str) -> None:
     for name, text in (("ld-linux-x86-64.so.2", LOADER.format(library)), ("run", f"#!/bin/sh\necho {version}\n")):
-        (tmp_path / name).write_text(text)
-        (tmp_path / name).chmod(0o755)
+        running.program(tmp_path, name, text)
     if not said:
         charliecloud.check(tmp_path, "0.31")
         return
@@ -253,8 +252,7 @@ READER = '#!/bin/sh\nmkdir "$2" && cp "$3.kept" "$2/file"\n'
 )
 def test_a_mksquashfs_has_to_pass_a_test(tmp_path: Path, body: str, said: str) -> None:
     for name, text in (("mksquashfs", f"#!/bin/sh\n{body}\n"), ("unsquashfs", READER)):
-        (tmp_path / name).write_text(text)
-        (tmp_path / name).chmod(0o755)
+        running.program(tmp_path, name, text)
     if not said:
         return squashfs.check(tmp_path / "mksquashfs", tmp_path / "unsquashfs", tmp_path)
     with pytest.raises(JobFailed, match=said):

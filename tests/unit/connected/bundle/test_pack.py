@@ -38,7 +38,7 @@ from deployer.site.install.install import install
 from deployer.site.storage.store import Store
 from deployer.system import files
 from deployer.system.tool import tool_bytecode
-from tests import elves, tars, wheels
+from tests import bundles, elves, tars, wheels
 from tests.evidence import recorded
 
 
@@ -83,7 +83,6 @@ def test_what_is_packed_can_be_installed(tmp_path: Path, app: Path, codec: str) 
     assert image.manifest() == packed.manifest
     assert image.manifest().image.python == "/usr/bin/python3"
     plan = image.plan("lab")
-    assert plan.mpi
     assert (Path(image.rootfs) / plan.mpi.prefix.lstrip("/")).is_dir()
 
 
@@ -310,9 +309,7 @@ def test_data_folders_are_carried_and_installed(tmp_path: Path, data: Path) -> N
 def test_a_changed_file_costs_its_pieces_alone(tmp_path: Path, data: Path, app: Path) -> None:
     whole = contents(app)._replace(data={"digits": data})
     first = packing.pack(whole, [], tmp_path / "1.tar").path
-    with open(data / "large", "r+b") as stream:
-        stream.seek(5_000_000)
-        stream.write(b"changed")
+    bundles.overwrite(data / "large", b"changed", 5_000_000)
     second = packing.pack(whole, [], tmp_path / "2.tar").path
     (app / "hello.py").write_text("print('changed')")
     third = packing.pack(whole._replace(version="1.1"), [], tmp_path / "3.tar").path
@@ -465,9 +462,8 @@ def test_changes_and_files_are_listed(tmp_path: Path, folder: Path) -> None:
 
 
 def test_inspect_lists_no_file_of_a_bundle_that_is_not_whole(tmp_path: Path) -> None:
-    data = bytearray(packing.pack(contents(), [], tmp_path / "b.tar").path.read_bytes())
-    data[len(data) // 2] ^= 1
-    (tmp_path / "b.tar").write_bytes(data)
+    path = packing.pack(contents(), [], tmp_path / "b.tar").path
+    bundles.flip(path, path.stat().st_size // 2)
     done = deployer("inspect", "--files", "b.tar", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (4, "")
 
@@ -485,11 +481,7 @@ def test_inspect_lists_no_file_of_a_bundle_that_is_not_whole(tmp_path: Path) -> 
     ],
 )
 def test_wrong_usage_has_its_exit_code_and_leaves_nothing(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    words: list[str],
-    reason: str,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str], reason: str
 ) -> None:
     (tmp_path / "text").write_text("hello\n" * 300)
     monkeypatch.chdir(tmp_path)

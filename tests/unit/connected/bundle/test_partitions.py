@@ -82,7 +82,6 @@ def test_run_uses_the_plan_of_the_partition(tmp_path: Path, profile: Profile) ->
     plan = image.plan
     assert (plan().partition, plan("lab", "gpu").partition, plan(None, "mpich").partition) == ("batch", "gpu", "mpich")
     mpi = plan("lab", "mpich").mpi
-    assert mpi
     assert mpi.prefix == "/opt/mpich"
     for other in ("unknown", "../lab", "gpu/../gpu", ""):
         assert plan("lab", other).partition == "batch"

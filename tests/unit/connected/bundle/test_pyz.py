@@ -19,6 +19,7 @@ from deployer.contract.proof import evidence
 from deployer.contract.proof.evidence import ProbeRecord
 from deployer.contract.proof.payload import PayloadRecord
 from deployer.site.proof import rank_record
+from tests import bundles
 from tests.evidence import recorded
 
 #: What takes longer to import than the modules of a rank.
@@ -124,9 +125,7 @@ def test_files_are_kept_by_their_sources(tmp_path: Path, monkeypatch: pytest.Mon
         patch.setattr(pyz, "_joined", lambda _: pytest.fail("it was made again"))
         assert pyz.make_pyz() == made
     (kept,) = (tmp_path / "cache" / "deployer" / "tool").iterdir()
-    with kept.open("r+b") as stream:
-        stream.seek(5000)
-        stream.write(b"damage")
+    bundles.overwrite(kept, b"damage", 5000)
     assert pyz.make_pyz() == made
     with monkeypatch.context() as patch:
         patch.setattr(pyz.documents, "joined", lambda: b"another text")

@@ -24,9 +24,7 @@ FREE: Any = SimpleNamespace(name="free", policy=SimpleNamespace(rehearsal=None))
 
 @pytest.fixture
 def bundle(tmp_path: Path) -> Path:
-    path = tmp_path / "tiny.tar"
-    path.write_bytes(bundles.build(jobs=[JOB]))
-    return path
+    return bundles.write(tmp_path / "tiny.tar", jobs=[JOB])
 
 
 def outcome(path: Path, how: str = DONE, **changes: Any) -> Rehearsal:
@@ -79,8 +77,7 @@ def test_the_outcome_of_another_payload_does_not_count(
         "job": {"jobs": [JOB._replace(workdir="/deployer/job")]},
     }
     for name, changes in others.items():
-        other = tmp_path / f"{name}.tar"
-        other.write_bytes(bundles.build(**{"jobs": [JOB], **changes}))
+        other = bundles.write(tmp_path / f"{name}.tar", **{"jobs": [JOB], **changes})
         before = other.read_bytes()
         with pytest.raises(UsageError, match="not the bundle that was rehearsed"):
             rehearsals.record(other, outcome(bundle))
@@ -121,7 +118,6 @@ def test_no_words_of_a_job_make_the_bundle_unreadable(bundle: Path) -> None:
 
 
 def test_a_damaged_outcome_is_an_error(tmp_path: Path) -> None:
-    path = tmp_path / "damaged.tar"
-    path.write_bytes(bundles.build(jobs=[JOB], extra=[("deployer/rehearsals/train.json", b"{}")]))
+    path = bundles.write(tmp_path / "damaged.tar", jobs=[JOB], extra=[("deployer/rehearsals/train.json", b"{}")])
     with pytest.raises(IntegrityError, match=r"rehearsals/train\.json"):
         carried(path)

@@ -302,7 +302,6 @@ def test_the_level_of_x86_64_is_read_from_a_real_program(built: Path) -> None:
     levels = {}
     for name in ("new", "old"):
         facts = HostFiles(str(built)).facts("/" + name)
-        assert facts is not None
         levels[name] = facts.level
     assert levels == {"new": 3, "old": 0}
 
@@ -688,7 +687,6 @@ def test_pack_puts_the_verdict_into_the_plan(rootfs: Path, tmp_path: Path) -> No
     profile = Profile.model_validate(SITE)
     packed = pack.pack(contents(rootfs), [profile], tmp_path / "b.tar", checking=Checking(cache=tmp_path / "c"))
     (plan,) = packed.plans
-    assert plan.checked is not None
     assert (plan.checked.verdict, codes(plan.checked.findings)) == (verdict.RUN, [("proof.outside", NOTE)])
     with opened(str(packed.path)) as stream:
         bundle = begin(stream, str(packed.path))
@@ -738,7 +736,6 @@ def test_what_is_certain_is_said_beside_what_was_not_captured(
     monkeypatch.setattr(uncaptured, "RULES", (lambda _: iter([wrong]),))
     packed = pack.pack(contents(rootfs), [profile], tmp_path / "b.tar")
     checked = packed.plans[0].checked
-    assert checked is not None
     assert {("facts.mpi", verdict.MISSING_FACTS), ("link.missing", ERROR)} <= set(codes(checked.findings))
     assert checked.verdict == "REFUSE"
 
@@ -900,7 +897,6 @@ def test_pack_and_check_refuse_a_missing_program(rootfs: Path, tmp_path: Path) -
     accepted = Checking(["command.missing"])
     packed = pack.pack(wrong, [profile], tmp_path / "b.tar", checking=accepted)
     (plan,) = packed.plans
-    assert plan.checked is not None
     assert plan.checked.verdict == "WARN"
     checked = check.check_all(str(packed.path), profile)[0].checked
     assert checked.verdict == "REFUSE"

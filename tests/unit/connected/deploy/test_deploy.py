@@ -40,7 +40,7 @@ from deployer.contract.base.errors import (
     TransferError,
     UsageError,
 )
-from deployer.contract.base.json_records import Fields, dumps
+from deployer.contract.base.json_records import Fields
 from deployer.contract.bundle.sealed_file import payload
 from deployer.contract.rehearsal.observation import Observation, Observed
 from deployer.contract.rehearsal.rehearsal import DONE as REHEARSED
@@ -53,12 +53,7 @@ from tests.unit.connected.transfer.test_remote import far
 
 __all__ = ["far"]
 
-
-@pytest.fixture(autouse=True)
-def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("STATE", "CACHE", "CONFIG"):
-        monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name))
-    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no.sock")
+pytestmark = pytest.mark.usefixtures("own_folders")
 
 
 @pytest.fixture
@@ -595,8 +590,7 @@ def test_a_deploy_beside_another_one_is_refused(
 def test_another_bundle_than_the_packed_one_is_not_submitted(
     deploy: Deploy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "b.tar"
-    path.write_bytes(bundles.build())
+    path = bundles.write(tmp_path / "b.tar")
     monkeypatch.setattr(push, "_push", lambda *_: pytest.fail("it was sent"))
     with pytest.raises(IntegrityError, match="was replaced during the deploy: packed sha256:11, found sha256:"):
         deploy._push(PackedBundle(path, "sha256:11"))
@@ -730,8 +724,7 @@ def test_the_check_shows_what_the_pack_found(
     option = running.START_OPTION._replace(pmi="cray_shasta") if refused else running.START_OPTION
     accepted = judged([], ["bind.place", "fabric.provider"])
     plan = running.PLAN._replace(start_options=[option], site="lab", checked=accepted)
-    path = tmp_path / "b.tar"
-    path.write_bytes(bundles.build(extra=[("deployer/plans/lab.json", dumps(plan.record()))]))
+    path = bundles.write(tmp_path / "b.tar", extra=[running.member(plan)])
     with opened(str(path)) as stream:
         bundle = begin(stream, str(path))
         (carried,) = check_carried(bundle, deploy.profile)
@@ -757,8 +750,7 @@ def test_an_edit_during_a_pack_lets_the_next_deploy_pack_again(
     deploy: Deploy, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, edited: bool
 ) -> None:
     packs = []
-    packed = tmp_path / "packed.tar"
-    packed.write_bytes(bundles.build())
+    packed = bundles.write(tmp_path / "packed.tar")
     with opened(str(packed)) as stream:
         manifest = begin(stream, str(packed)).manifest
 
@@ -854,8 +846,7 @@ def test_a_deploy_does_not_ask_who_made_its_own_bundle(
 @pytest.fixture
 def strict(deploy: Deploy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PackedBundle:
     """A bundle with one job, for a site whose policy requires rehearsals."""
-    path = tmp_path / "b.tar"
-    path.write_bytes(bundles.build(jobs=[JOB]))
+    path = bundles.write(tmp_path / "b.tar", jobs=[JOB])
     monkeypatch.setattr(deploy, "profile", REQUIRES)
     monkeypatch.setattr(deploy, "definition", SimpleNamespace(is_data=False, jobs={}))
     last_deploy.write(path, LastDeploy("inputs", last_deploy.state_of(path), "sha256:11"))
@@ -924,15 +915,12 @@ def test_a_rehearsal_by_hand_is_kept_and_signed(
     last_deploy.write(path, before)
     rehearsals.record(path, outcome(path))
     if damaged:
-        content = bytearray(path.read_bytes())
-        content[600] ^= 1
-        path.write_bytes(content)
+        bundles.flip(path, 600)
         monkeypatch.setattr(pack, "pack", _no_pack)
         with pytest.raises(NotImplementedError):
             deploy._pack(Contents("x", "1", None))
         return
     new = deploy._pack(Contents("x", "1", None))
-    assert new is not None
     assert (new.digest != "sha256:11", deploy.stages[-1].state) == (True, "unchanged")
     assert deploy._rehearse(new) == new
     assert signed == ([] if dry_run else [path])

@@ -10,10 +10,7 @@ from deployer.connected.deploy.last_deploy import LastDeploy, inputs_of
 from deployer.connected.site_profile.profile import load
 from deployer.contract.base.errors import UsageError
 
-
-@pytest.fixture(autouse=True)
-def _own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+pytestmark = pytest.mark.usefixtures("own_folders")
 
 
 @pytest.fixture

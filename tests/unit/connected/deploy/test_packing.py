@@ -26,9 +26,7 @@ OUTCOME = Rehearsal("b:1", "sha256:0", "main", "", 1, "0", 1, 1, (), JobEnding("
 
 
 @pytest.fixture
-def definition(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name in ("STATE", "CACHE", "CONFIG"):
-        monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name))
+def definition(tmp_path: Path, own_folders: None) -> Path:
     folder = tmp_path / "small"
     folder.mkdir()
     (folder / "base.tar").write_bytes(tars.layer({"bin": None, "bin/hello": b"x", "deployer": None}.items()))

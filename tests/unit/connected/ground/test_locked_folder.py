@@ -38,7 +38,6 @@ def test_it_is_private_and_gone_at_the_end(temporary: Path) -> None:
 def test_a_killed_process_leaves_nothing_for_long(temporary: Path) -> None:
     env = {**os.environ, "TMPDIR": str(temporary)}
     with subprocess.Popen([sys.executable, "-c", HOLD], stdout=subprocess.PIPE, text=True, env=env) as process:
-        assert process.stdout is not None
         left = Path(process.stdout.readline().strip())
         (left / "socket").write_text("")
         locked_folder.reap(temporary)

@@ -41,9 +41,7 @@ def key(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def bundle(tmp_path: Path) -> Path:
-    path = tmp_path / "b.tar"
-    path.write_bytes(bundles.build())
-    return path
+    return bundles.write(tmp_path / "b.tar")
 
 
 def check(bundle: Path, signers: Path | None = None) -> VerifiedBundle:

@@ -14,11 +14,7 @@ from tests import tars
 ROOT = tars.layer([("etc/marker", b"it"), ("bin/tool", b"\x7fELF")])
 
 
-@pytest.fixture(autouse=True)
-def _no_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+pytestmark = pytest.mark.usefixtures("own_folders")
 
 
 def define(tmp_path: Path, base: str, more: str = "") -> str:

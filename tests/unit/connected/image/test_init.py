@@ -14,10 +14,8 @@ from deployer.contract.base.errors import DeployerError, UsageError
 
 
 @pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_folders: None) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no.sock")
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
 
 #: With Python, and packages beside the image.
@@ -57,7 +55,6 @@ def test_a_template_shows_how_packages_are_added(framework: str, tmp_path: Path)
     assert text.count("\n# python: {requirements: packages.txt}\n") == 1
     file.write_text(text.replace("\n# python:", "\npython:"))
     definition = load(file.parent)
-    assert definition.python is not None
     asked = (file.parent / definition.python.requirements).read_text()
     assert "python.requirements" in asked
     (file.parent / "packages.txt").write_text(asked.replace("# tqdm", "tqdm"))

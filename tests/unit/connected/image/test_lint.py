@@ -423,15 +423,9 @@ def test_every_code_has_a_trigger_a_near_miss_and_its_section() -> None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", sorted(path.parent.name for path in (ROOT / "bundles").glob("*/bundle.yaml")))
-def test_our_own_definitions_are_clean(name: str, no_engine: None) -> None:
+def test_our_own_definitions_are_clean(name: str, own_folders: None) -> None:
     linted = linting.lint(load(ROOT / "bundles" / name))
     assert (linted.findings, linted.unchecked) == ([], "")
-
-
-@pytest.fixture
-def no_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no.sock")
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
 
 def test_hadolint_speaks_too_and_what_does_not_fit_is_off(tmp_path: Path) -> None:
@@ -454,7 +448,7 @@ Say = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def say(capsys: pytest.CaptureFixture[str], no_engine: None) -> Say:
+def say(capsys: pytest.CaptureFixture[str], own_folders: None) -> Say:
     def call(*words: object) -> tuple[int, str, str]:
         code = main([str(word) for word in words])
         caught = capsys.readouterr()

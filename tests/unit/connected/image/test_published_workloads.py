@@ -134,7 +134,6 @@ def program(monkeypatch: pytest.MonkeyPatch, keras: Keras) -> Callable[[str], Mo
 
     def load(path: str) -> ModuleType:
         spec = importlib.util.spec_from_file_location("program", BUNDLES / path)
-        assert spec
         assert spec.loader
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)

@@ -202,7 +202,6 @@ def test_a_variant_that_no_site_needs_is_not_compiled_but_taken_from_the_cache(
 
 def test_a_horovod_without_a_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     of = digits(tmp_path, monkeypatch)
-    assert of.horovod
     other = of.model_copy(update={"horovod": of.horovod.model_copy(update={"version": "0.20.0"})})
 
     def refuse(*_: object) -> str:

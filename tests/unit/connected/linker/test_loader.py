@@ -16,23 +16,9 @@ from deployer.connected.linker.job_filesystem import (
     folders_of,
 )
 from deployer.connected.linker.loader import LIBRARY_PATH, RPATH, Loader, Place
-from deployer.contract.elf.dynamic import BadElf, Dynamic, Facts
+from deployer.contract.elf.dynamic import BadElf, Facts
 from tests.host_files import HostFiles
-
-
-def lib(
-    soname: str | None = None,
-    *needed: str,
-    rpath: str = "",
-    runpath: str = "",
-    versions: dict[str, list[str]] | None = None,
-    defines: tuple[str, ...] = (),
-    machine: int = 62,
-) -> Facts:
-    paths = [[path for path in text.split(":") if path] for text in (rpath, runpath)]
-    return Facts(
-        Dynamic(machine, None, soname, list(needed), *paths, versions or {}, list(defines), False, None), [], []
-    )
+from tests.unit.connected.check.test_check import lib, on
 
 
 class Made:
@@ -137,7 +123,7 @@ def test_what_is_mapped_already_is_taken_by_its_soname() -> None:
 
 
 def test_a_file_of_another_machine_is_passed_over() -> None:
-    files = {"/bin/p": lib(None, "liba.so.1"), **A, "/b/liba.so.1": lib("liba.so.1", machine=183)}
+    files = {"/bin/p": lib(None, "liba.so.1"), **A, "/b/liba.so.1": on(183, lib("liba.so.1"))}
     assert paths(loaded(files, ("/b", "/a")))[-1] == "/a/liba.so.1"
 
 

@@ -47,11 +47,6 @@ def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delta, "PART_SIZE", 500_000)
 
 
-def write(path: Path, **changes: Any) -> Path:
-    path.write_bytes(bundles.build(**changes))
-    return path
-
-
 def install(path: Path, **options: Any) -> Pushed:
     return push(path, load("lab"), None, PushOptions(**{"without_plan": True, **options}))
 
@@ -65,7 +60,7 @@ def incoming(far: Path) -> list[Path]:
 
 
 def test_push_installs_and_a_second_push_sends_nothing(far: Path, tmp_path: Path) -> None:
-    bundle = write(tmp_path / "b.tar")
+    bundle = bundles.write(tmp_path / "b.tar")
     first = install(bundle)
     assert 0 < first.sent < bundle.stat().st_size
     assert first.folder
@@ -89,7 +84,7 @@ def test_the_install_over_there_shows_its_progress_on_a_terminal(
         return converse(self, words, reply, timeout, telling, *others)
 
     monkeypatch.setattr(Remote, "converse", heard)
-    done = install(write(tmp_path / "b.tar", extra=BIG))
+    done = install(bundles.write(tmp_path / "b.tar", extra=BIG))
     assert done.folder
     err = capsys.readouterr().err
     assert ("install:" in err) is bool(told) is terminal
@@ -105,16 +100,18 @@ def test_an_error_of_the_far_side_is_told_though_progress_was_heard(
     (far / "deployer").mkdir()
     (far / "deployer" / "policy.json").write_text("{")
     with pytest.raises(DeployerError, match="login1: "):
-        install(write(tmp_path / "b.tar"))
+        install(bundles.write(tmp_path / "b.tar"))
 
 
 def test_only_what_changed_is_sent(far: Path, tmp_path: Path) -> None:
-    install(write(tmp_path / "a.tar", extra=BIG))
-    bundle = write(tmp_path / "b.tar", extra=[*BIG[:2], ("deployer/app/new.py", b"pass"), *BIG[2:]], version="2")
+    install(bundles.write(tmp_path / "a.tar", extra=BIG))
+    bundle = bundles.write(
+        tmp_path / "b.tar", extra=[*BIG[:2], ("deployer/app/new.py", b"pass"), *BIG[2:]], version="2"
+    )
     done = install(bundle)
     assert done.sent < 20_000
     assert kept(far, "tiny-2") == bundle.read_bytes()
-    full = install(write(tmp_path / "c.tar", extra=BIG, version="3"), full=True)
+    full = install(bundles.write(tmp_path / "c.tar", extra=BIG, version="3"), full=True)
     assert full.sent > 1_600_000
     assert kept(far, "tiny-3") == (tmp_path / "c.tar").read_bytes()
 
@@ -125,26 +122,27 @@ def test_a_command_after_the_install_runs_in_the_same_process(
     installed, alone = list[Pushed](), list[int]()
     for number in range(2):  # of which the second is installed already
         told = {"handed_over": lambda: alone.append(len(installed)), "installed": installed.append}
-        done = install(write(tmp_path / "b.tar"), then=["list", "--json"], **told)
-        assert done.then
+        done = install(bundles.write(tmp_path / "b.tar"), then=["list", "--json"], **told)
         assert [each["name"] for each in done.then.record["images"]] == ["tiny"]
         assert done._replace(then=None, checked=None) == installed[number]._replace(checked=None)
         assert (done.sent > 0) is (number == 0)
     assert alone == [0, 1]  # each before the answer to its install
     assert "then" not in done.record()
     with pytest.raises(DeployerError, match="login1: no image absent"):
-        install(write(tmp_path / "c.tar", version="2"), then=["run", "absent", "--json"], installed=installed.append)
+        install(
+            bundles.write(tmp_path / "c.tar", version="2"), then=["run", "absent", "--json"], installed=installed.append
+        )
     assert installed[-1].folder != done.folder
     # A data-transfer node runs no commands, so the caller has to run it.
     monkeypatch.setattr(Remote, "upload", lambda *_: pytest.fail("sent"))
     with pytest.raises(pytest.fail.Exception, match="sent"):
-        install(write(tmp_path / "d.tar", version="3"), then=["list"], transfer_host="login1")
+        install(bundles.write(tmp_path / "d.tar", version="3"), then=["list"], transfer_host="login1")
 
 
 @pytest.mark.parametrize("pieces", ["none", "some", "all"])
 def test_the_site_is_on_its_own_from_the_last_piece_on(tmp_path: Path, pieces: str) -> None:
     """While pieces are missing an error has left nothing; and times are of this push, whoever was faster."""
-    path, alone = write(tmp_path / "b.tar", extra=BIG), list[str]()
+    path, alone = bundles.write(tmp_path / "b.tar", extra=BIG), list[str]()
     known = {"folder": None, "held": delta.held_text(()), "free": 10**12, "python": "3.6"}
     with opened(str(path)) as stream:
         bundle = begin(stream, str(path))
@@ -162,15 +160,11 @@ def test_the_site_is_on_its_own_from_the_last_piece_on(tmp_path: Path, pieces: s
 
 def _flip(path: Path, content: bytes) -> None:
     """Change the first byte of ``content`` in a file."""
-    data = path.read_bytes()
-    place = data.index(content)
-    with path.open("r+b") as stream:
-        stream.seek(place)
-        stream.write(bytes([data[place] ^ 1]))
+    bundles.flip(path, path.read_bytes().index(content))
 
 
 def test_of_a_bundle_that_deploy_packed_what_is_sent_is_verified(far: Path, tmp_path: Path) -> None:
-    bundle = write(tmp_path / "b.tar", extra=BIG)
+    bundle = bundles.write(tmp_path / "b.tar", extra=BIG)
     whole = bundle.read_bytes()
     with opened(str(bundle)) as stream:
         packed = begin(stream, str(bundle)).digest
@@ -182,7 +176,7 @@ def test_of_a_bundle_that_deploy_packed_what_is_sent_is_verified(far: Path, tmp_
     _flip(bundle, bytes([BIG[1][1][0] ^ 1]) + BIG[1][1][1:])
     assert bundle.read_bytes() == whole
     assert install(bundle, packed=packed).folder
-    changed = write(tmp_path / "c.tar", extra=[*BIG, ("deployer/app/new.py", b"pass")], version="2")
+    changed = bundles.write(tmp_path / "c.tar", extra=[*BIG, ("deployer/app/new.py", b"pass")], version="2")
     whole = changed.read_bytes()
     with opened(str(changed)) as stream:
         packed = begin(stream, str(changed)).digest
@@ -197,15 +191,13 @@ def test_of_a_bundle_that_deploy_packed_what_is_sent_is_verified(far: Path, tmp_
 
 def test_what_check_refuses_is_not_sent_unless_it_is_forced(far: Path, tmp_path: Path) -> None:
     plan = running.PLAN._replace(start_options=[running.START_OPTION._replace(pmi="cray_shasta")])
-    carried = ("deployer/plans/lab.json", json_records.dumps(plan.record()))
-    bundle = write(tmp_path / "b.tar", extra=[carried])
+    bundle = bundles.write(tmp_path / "b.tar", extra=[running.member(plan)])
     with pytest.raises(Refused) as error:
         install(bundle)
     assert "pmi.not-offered" in error.value.message
     assert "push --force" in error.value.hint
     assert not (far / "deployer").exists()  # not one byte
     done = install(bundle, force=True)
-    assert done.checked is not None
     assert (done.checked.verdict, done.folder is not None) == ("REFUSE", True)
 
 
@@ -214,16 +206,16 @@ def test_a_bundle_is_sent_if_one_of_its_jobs_can_run(far: Path, tmp_path: Path) 
 
     def carried(*accepted: str) -> tuple[str, bytes]:
         packed = judged([], ["bind.place", "fabric.provider", *accepted])
-        return "deployer/plans/lab.json", json_records.dumps(running.PLAN._replace(checked=packed).record())
+        return running.member(running.PLAN._replace(checked=packed))
 
     good = Job("a", ["x"], 1, 1, 1, "00:01:00")
     jobs = [good, good._replace(name="b", workdir="/nowhere")]
-    both = write(tmp_path / "b.tar", extra=[carried()], jobs=jobs)
+    both = bundles.write(tmp_path / "b.tar", extra=[carried()], jobs=jobs)
     with pytest.raises(Refused, match=r"command\.missing: job a"):
         install(both, job="a")
     with pytest.raises(Refused, match="2 more findings"):
         install(both)
-    other = write(tmp_path / "c.tar", extra=[carried("command.missing")], jobs=jobs, version="2")
+    other = bundles.write(tmp_path / "c.tar", extra=[carried("command.missing")], jobs=jobs, version="2")
     with pytest.raises(Refused, match=r"workdir\.missing: /nowhere \(job b\)"):
         install(other, job="b")
     assert install(other, dry_run=True).checked.said == "REFUSE for job b"  # type: ignore[union-attr]
@@ -244,9 +236,8 @@ def test_a_partition_that_check_refuses_does_not_stop_the_others(
     names = ("deployer/plans/lab.json", "deployer/plans/lab/fat.json")
     plans = [plan._replace(partition=name) for plan, name in zip(pair, ("batch", "fat"), strict=True)]
     extra = [(name, json_records.dumps(plan.record())) for name, plan in zip(names, plans, strict=True)]
-    done = push(write(tmp_path / "b.tar", extra=extra), both, None, PushOptions())
+    done = push(bundles.write(tmp_path / "b.tar", extra=extra), both, None, PushOptions())
     assert done.folder is not None
-    assert done.checked is not None
     assert done.checked.verdict != "REFUSE"
     said = capsys.readouterr().err
     name = "batch" if first else "fat"
@@ -256,18 +247,19 @@ def test_a_partition_that_check_refuses_does_not_stop_the_others(
 
 
 def test_a_bundle_without_a_plan_for_the_site_is_refused_before_anything_is_sent(far: Path, tmp_path: Path) -> None:
-    moon = ("deployer/plans/moon.json", json_records.dumps(running.PLAN.record()))
+    moon = running.member(running.PLAN._replace(site="moon"))
     for extra, has in (((), "its plans: none"), ((moon,), "its plans: moon")):
-        bundle = write(tmp_path / "b.tar", extra=list(extra))
+        bundle = bundles.write(tmp_path / "b.tar", extra=list(extra))
         for options in ({}, {"force": True}, {"dry_run": True}):
             with pytest.raises(Refused, match=r"tiny:1\.0 has no plan for lab") as error:
                 install(bundle, without_plan=False, **options)
             assert has in error.value.message
             assert "--site lab" in error.value.hint
     assert not (far / "deployer").exists()
-    planned = ("deployer/plans/lab.json", json_records.dumps(running.PLAN.record()))
-    assert install(write(tmp_path / "c.tar", extra=[planned]), without_plan=False, force=True).folder
-    lost = install(write(tmp_path / "d.tar", version="2")).warnings  # asked for: said at least
+    assert install(
+        bundles.write(tmp_path / "c.tar", extra=[running.member(running.PLAN)]), without_plan=False, force=True
+    ).folder
+    lost = install(bundles.write(tmp_path / "d.tar", version="2")).warnings  # asked for: said at least
     assert any("it has no plan for lab, which tiny:1.0 has" in line for line in lost)
 
 
@@ -276,38 +268,32 @@ def test_push_takes_what_was_accepted_and_asks_of_no_other_site(far: Path, tmp_p
     plan = running.PLAN._replace(start_options=[running.START_OPTION._replace(pmi="cray_shasta")])
     # Nor has the bundle's image a place for the site's MPI.
     accepted = plan._replace(checked=judged([wrong], ["bind.place", "pmi.not-offered"]))
-    done = install(
-        write(tmp_path / "b.tar", extra=[("deployer/plans/lab.json", json_records.dumps(accepted.record()))])
-    )
-    assert done.checked is not None
+    done = install(bundles.write(tmp_path / "b.tar", extra=[running.member(accepted)]))
     assert done.checked.verdict == "UNKNOWN"  # nobody captured the lab's MPI
-    other = write(
-        tmp_path / "c.tar", extra=[("deployer/plans/moon.json", json_records.dumps(plan.record()))], version="2"
-    )
-    assert install(other).checked is None
+    moon = running.member(plan._replace(site="moon"))
+    assert install(bundles.write(tmp_path / "c.tar", extra=[moon], version="2")).checked is None
 
 
 def test_the_squashfs_file_is_made_there_too_and_once(far: Path, tmp_path: Path) -> None:
-    bundle = write(tmp_path / "b.tar", extra=[("deployer/kit/mksquashfs", stand_in(tmp_path).encode(), 0o755)])
+    bundle = bundles.write(tmp_path / "b.tar", extra=[("deployer/kit/mksquashfs", stand_in(tmp_path).encode(), 0o755)])
     assert install(bundle, squashfs=True, dry_run=True).squashfs is None
     first = install(bundle)
     assert (first.squashfs, first.folder is not None) == (None, True)
     told = install(bundle, squashfs=True)  # installed already: nothing is sent
-    assert told.squashfs is not None
     assert (told.sent, told.squashfs.record["mksquashfs"]["version"]) == (0, "4.5.1")
     assert Path(str(first.folder), "image.sqfs").stat().st_size == told.squashfs.record["size"]
     assert install(bundle, squashfs=True).squashfs is None
 
 
 def test_a_dry_run_tells_and_sends_nothing(far: Path, tmp_path: Path) -> None:
-    bundle = write(tmp_path / "b.tar", extra=BIG)
+    bundle = bundles.write(tmp_path / "b.tar", extra=BIG)
     told = install(bundle, dry_run=True)
     assert (told.folder, incoming(far)) == (None, [])
     assert (told.sent, told.parts) == (install(bundle).sent, told.parts)
 
 
 def test_a_cut_costs_the_part_in_flight(far: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bundle = write(tmp_path / "b.tar", extra=BIG)
+    bundle = bundles.write(tmp_path / "b.tar", extra=BIG)
     whole = install(bundle, dry_run=True).sent
     real = (tmp_path / "bin" / "ssh").read_text()
     cut = real.replace(
@@ -330,7 +316,7 @@ def test_a_cut_costs_the_part_in_flight(far: Path, tmp_path: Path, monkeypatch: 
 
 
 def test_parts_that_are_too_old_come_again(far: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bundle = write(tmp_path / "b.tar", extra=BIG)
+    bundle = bundles.write(tmp_path / "b.tar", extra=BIG)
     with monkeypatch.context() as patched:
         patched.setattr(delta, "END", b"")  # the line is cut behind the last part
         with pytest.raises(DeployerError, match="between two parts"):
@@ -345,23 +331,21 @@ def test_what_an_earlier_push_left_damaged_is_sent_again_at_once(
     far: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As after a stream that was damaged on its way, when the receiver was killed before it could check."""
-    bundle = write(tmp_path / "b.tar", extra=BIG)
+    bundle = bundles.write(tmp_path / "b.tar", extra=BIG)
     with monkeypatch.context() as patched:
         patched.setattr(delta, "END", b"")  # the line is cut behind the last part
         with pytest.raises(DeployerError, match="between two parts"):
             install(bundle)
     (folder,) = incoming(far)
     (part,) = folder.glob("*.begun")
-    broken = bytearray(part.read_bytes())
-    broken[len(broken) // 2] ^= 1
-    part.write_bytes(broken)
+    bundles.flip(part, part.stat().st_size // 2)
     assert 400_000 < install(bundle).sent < bundle.stat().st_size
     assert "had damaged data of an earlier push, and removed it; it is sent again" in capsys.readouterr().err
     assert kept(far) == bundle.read_bytes()
 
 
 def test_through_a_transfer_host(far: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bundle = write(tmp_path / "b.tar", extra=BIG)
+    bundle = bundles.write(tmp_path / "b.tar", extra=BIG)
     monkeypatch.setenv("FAKE_SFTP", "remote write: Disk quota exceeded")
     with pytest.raises(SpaceError, match="quota"):
         install(bundle, transfer_host="dtn")
@@ -375,7 +359,7 @@ def test_through_a_transfer_host(far: Path, tmp_path: Path, monkeypatch: pytest.
 
 
 def test_files_arrive_in_the_inbox_of_the_site_through_its_transfer_host(far: Path, tmp_path: Path) -> None:
-    bundle = write(tmp_path / "b.tar", extra=BIG)
+    bundle = bundles.write(tmp_path / "b.tar", extra=BIG)
     inbox = tmp_path / "wharf" / "alice"
     inbox.mkdir(parents=True)
     (far / ".profile").write_text(f"export WHARF={inbox.parent}\n")
@@ -391,7 +375,7 @@ def test_files_arrive_in_the_inbox_of_the_site_through_its_transfer_host(far: Pa
 def test_too_little_space_is_told_before_anything_is_sent(
     far: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bundle = write(tmp_path / "b.tar")
+    bundle = bundles.write(tmp_path / "b.tar")
     monkeypatch.setattr("deployer.contract.bundle.delta.Ending.end", property(lambda self: 10**15))
     with pytest.raises(SpaceError, match=r"has .* MB free; bundle and image need .* MB"):
         install(bundle)
@@ -400,14 +384,14 @@ def test_too_little_space_is_told_before_anything_is_sent(
 
 def test_media(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = tmp_path / "root"
-    first = write(tmp_path / "a.tar", extra=BIG)
+    first = bundles.write(tmp_path / "a.tar", extra=BIG)
     push_to(first, tmp_path / "media1")
     words = [sys.executable, str(tmp_path / "media1" / "deployer.pyz"), "receive", str(tmp_path / "media1")]
     subprocess.run([*words, "--root", str(root)], check=True)
     assert (root / "deployer.pyz").read_bytes() == make_pyz()  # jobs call it on the nodes
     receipt = tmp_path / "receipt.json"
     assert site_cli.main(["receipt", "--root", str(root), "-o", str(receipt)]) == 0
-    second = write(tmp_path / "b.tar", extra=BIG[1:], version="2")
+    second = bundles.write(tmp_path / "b.tar", extra=BIG[1:], version="2")
     assert cli.main(["push", str(second), "--to", str(tmp_path / "media2"), "--have", str(receipt), "--json"]) == 0
     wrote = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert wrote["sent"] < 20_000
@@ -421,7 +405,9 @@ def test_media(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_medium_tells_its_reader_what_to_do(tmp_path: Path) -> None:
     """Each command of README.txt works as it is written, in the folder of the copy."""
-    bundle = write(tmp_path / "a.tar", jobs=[Job(name, ["true"], 1, 1, 1, "00:01:00") for name in ("train", "test")])
+    bundle = bundles.write(
+        tmp_path / "a.tar", jobs=[Job(name, ["true"], 1, 1, 1, "00:01:00") for name in ("train", "test")]
+    )
     medium, root = tmp_path / "medium", tmp_path / "root"
     written = push_to(bundle, medium)
     text = (medium / "README.txt").read_text()
@@ -446,7 +432,7 @@ def test_a_medium_tells_its_reader_what_to_do(tmp_path: Path) -> None:
 def test_the_medium_asks_for_the_space_that_receive_checks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pieces = bundles.whole(bundles.ENTRIES)
     monkeypatch.setattr(bundles, "ENTRIES", bundles.ENTRIES * 100)  # the number that the manifest has
-    push_to(write(tmp_path / "a.tar", pieces=pieces), tmp_path / "medium")
+    push_to(bundles.write(tmp_path / "a.tar", pieces=pieces), tmp_path / "medium")
     text = (tmp_path / "medium" / "README.txt").read_text()
     megabytes = text.partition("that all nodes share; ")[2].partition(" MB must be free")[0]
     free = SimpleNamespace(f_bavail=1, f_frsize=4096, f_files=0, f_favail=0)
@@ -457,7 +443,7 @@ def test_the_medium_asks_for_the_space_that_receive_checks(tmp_path: Path, monke
 
 def test_a_medium_with_several_plans_names_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("deployer.connected.transfer.push.plans_in", lambda manifest: ["big", "small"])
-    push_to(write(tmp_path / "a.tar"), tmp_path / "medium")
+    push_to(bundles.write(tmp_path / "a.tar"), tmp_path / "medium")
     text = (tmp_path / "medium" / "README.txt").read_text()
     assert "Run a job; SITE is one of big, small.\n" in text
     assert "run tiny:1.0 --wait --plan SITE -- COMMAND\n" in text
@@ -467,7 +453,7 @@ def test_media_into_a_folder_that_is_not_empty(tmp_path: Path) -> None:
     (tmp_path / "media").mkdir()
     (tmp_path / "media" / "mine").touch()
     with pytest.raises(UsageError, match="not empty"):
-        push_to(write(tmp_path / "a.tar"), tmp_path / "media")
+        push_to(bundles.write(tmp_path / "a.tar"), tmp_path / "media")
     assert (tmp_path / "media" / "mine").exists()
 
 
@@ -491,7 +477,6 @@ def test_the_line_ends_with_the_laptops_process(far: Path, tmp_path: Path) -> No
     code += "from deployer.connected.site_profile.profile import load\n"
     code += "r._ENVIRONMENT=('FAKE',)\nwith r.Remote(load('lab')): print('up',flush=True);time.sleep(60)"
     child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-    assert child.stdout
     assert child.stdout.readline() == "up\n"
     marker = str(tmp_path / "bin" / "ssh")
     child.send_signal(signal.SIGKILL)
@@ -531,7 +516,7 @@ def test_a_refusal_of_the_site_names_the_bundle_and_no_path_there(far: Path, tmp
     policy = json_records.stamped("policy", {"require_signature": True, "allowed_signers": "allowed_signers"})
     (workspace / "policy.json").write_text(json.dumps(policy))
     with pytest.raises(DeployerError) as caught:
-        install(write(tmp_path / "b.tar"), transfer_host=host)
+        install(bundles.write(tmp_path / "b.tar"), transfer_host=host)
     assert caught.value.exit_code == Refused.exit_code
     said = f"the bundle is not signed, and {workspace}/policy.json demands it"
     assert caught.value.message == f"login1: tiny:1.0: {said}"

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import stat
 import subprocess
 import sys
 import tempfile
@@ -23,6 +22,7 @@ from deployer.connected.transfer.remote import MARK, Attended, Remote, _is_newer
 from deployer.connected.transfer.submission import Submission
 from deployer.contract.base import dialogue
 from deployer.contract.base.errors import DeployerError, JobFailed, MissingTool, SpaceError, TransferError, UsageError
+from tests import running
 
 #: Plays ssh: `-G` names a path for connections if the user has one; `-O check` succeeds when the master runs; a command
 #: runs here, in a home of its own.
@@ -56,8 +56,7 @@ def far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     programs = tmp_path / "bin"
     programs.mkdir()
     for name, text in (("ssh", SSH), ("sftp", SFTP)):
-        (programs / name).write_text(text)
-        (programs / name).chmod(stat.S_IRWXU)
+        running.program(programs, name, text)
     (tmp_path / "home").mkdir()
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
     monkeypatch.setattr(
@@ -65,6 +64,7 @@ def far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     )
     monkeypatch.setattr("deployer.connected.transfer.remote._ASK_SECONDS", 0.1)  # the fake makes no socket
     monkeypatch.setenv("FAKE", str(tmp_path))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     return tmp_path / "home"
 
 
@@ -179,7 +179,6 @@ def test_a_result_is_fetched_also_if_its_size_takes_too_long(
 def test_a_line_that_breaks_during_a_command(
     far: Path, monkeypatch: pytest.MonkeyPatch, command: str, printed: str, message: str, hint: str
 ) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(far / "state"))
     with Remote(load("lab")) as remote, contextlib.closing(Submission("run", "x", "lab", [])) as submission:
         submission.record()
         monkeypatch.setattr(remote, "python", "sh")
@@ -197,9 +196,7 @@ def test_only_documented_exit_codes_come_from_the_site(far: Path, status: int, c
 
 
 def test_a_full_disk_for_the_site_half(far: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    full = tmp_path / "bin" / "cat"
-    full.write_text("#!/bin/sh\necho cat: write error: Disk quota exceeded >&2; exit 1\n")
-    full.chmod(stat.S_IRWXU)
+    running.program(tmp_path / "bin", "cat", "echo cat: write error: Disk quota exceeded >&2; exit 1\n")
     with Remote(load("lab")) as remote, pytest.raises(SpaceError, match="quota"):
         remote.prepare()
     assert list((far / "deployer" / "incoming").iterdir()) == []
@@ -331,8 +328,7 @@ def test_a_site_without_sha256sum_counts_the_bytes(
         (programs / name).symlink_to(str(shutil.which(name)))
     if cut:
         (programs / "cat").unlink()
-        (programs / "cat").write_text("#!/bin/sh\nexec head -c 2\n")
-        (programs / "cat").chmod(stat.S_IRWXU)
+        running.program(programs, "cat", "exec head -c 2\n")
     monkeypatch.setenv("PATH", str(programs))
     (far / "deployer" / "incoming").mkdir(parents=True)
     tool = far / "deployer" / "deployer.pyz"
@@ -357,9 +353,7 @@ def test_a_site_half_that_arrives_incomplete_does_not_replace_the_one_there(
 ) -> None:
     """As if the connection broke: then the far shell reads an end of file."""
     monkeypatch.setattr("deployer.connected.transfer.remote.make_pyz", lambda: b"ours" * 1000)
-    cut = tmp_path / "bin" / "cat"
-    cut.write_text("#!/bin/sh\nexec head -c 100\n")
-    cut.chmod(stat.S_IRWXU)
+    running.program(tmp_path / "bin", "cat", "exec head -c 100\n")
     tool = far / "deployer" / "deployer.pyz"
     tool.parent.mkdir()
     tool.write_text(RELEASED.format("0.0.9"))
@@ -374,11 +368,11 @@ def test_a_site_half_that_arrives_incomplete_does_not_replace_the_one_there(
 
 def test_two_laptops_bring_the_site_half_at_once(far: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("deployer.connected.transfer.remote.make_pyz", lambda: b"ours")
-    slow = tmp_path / "bin" / "cat"
-    slow.write_text(
-        '#!/bin/sh\n/bin/cat; touch "$FAKE/arrived.$$"; while [ $(ls "$FAKE" | grep -c arr) -lt 2 ]; do :; done'
+    running.program(
+        tmp_path / "bin",
+        "cat",
+        '/bin/cat; touch "$FAKE/arrived.$$"; while [ $(ls "$FAKE" | grep -c arr) -lt 2 ]; do :; done',
     )
-    slow.chmod(stat.S_IRWXU)
     with Remote(load("lab")) as one, Remote(load("lab")) as other, ThreadPoolExecutor(2) as pool:
         for each in [pool.submit(one.prepare), pool.submit(other.prepare)]:
             each.result()
@@ -499,7 +493,6 @@ def test_the_words_go_there_as_they_are(
     far: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], sent: list[str]
 ) -> None:
     seen: list[list[str]] = []
-    monkeypatch.setenv("XDG_STATE_HOME", str(far / "state"))
 
     def attach(self: Remote, given: list[str], *_: object, **__: object) -> Attended:
         seen.append(list(given))
@@ -538,7 +531,6 @@ def test_a_line_that_breaks_while_a_job_is_submitted_leaves_one_job(
     def jobs() -> list[str]:
         return (far / "jobs").read_text().split()
 
-    monkeypatch.setenv("XDG_STATE_HOME", str(far / "state"))
     monkeypatch.setattr("deployer.connected.transfer.remote.make_pyz", _RUNS.encode)
     (far / "cut").touch()
     assert run() == TransferError.exit_code
@@ -559,7 +551,6 @@ def test_a_reported_job_is_followed_only_while_it_is_active(
     far: Path, monkeypatch: pytest.MonkeyPatch, active: bool
 ) -> None:
     """Its user may have seen that it ended, or cancelled it."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(far / "state"))
     monkeypatch.setattr(
         "deployer.connected.transfer.remote.make_pyz", _RUNS.replace("true", str(active).lower()).encode
     )
@@ -575,11 +566,10 @@ def test_a_reported_job_is_followed_only_while_it_is_active(
 def test_a_refusal_of_the_site_is_an_answer(
     far: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], code: int, kept: bool
 ) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(far / "state"))
     tool = f"import sys; sys.exit({code} if sys.argv[1] == 'run' else 2)"
     monkeypatch.setattr("deployer.connected.transfer.remote.make_pyz", tool.encode)
     assert main.main(["run", "--site", "lab", "hello"]) == code
-    assert bool(list((far / "state" / "deployer" / "submissions").iterdir())) is kept
+    assert bool(list((far.parent / "state" / "deployer" / "submissions").iterdir())) is kept
 
 
 @pytest.mark.parametrize("words", [["--dry-run"], []])
@@ -589,7 +579,6 @@ def test_only_a_recorded_submission_is_found_by_the_same_command(
     def full(*_: object) -> None:
         raise SpaceError("cannot write x: No space left on device")
 
-    monkeypatch.setenv("XDG_STATE_HOME", str(far / "state"))
     monkeypatch.setattr(Submission, "record", full)
     monkeypatch.setattr("deployer.connected.transfer.remote.make_pyz", lambda: b"raise SystemExit(255)")
     assert main.main(["run", "--site", "lab", "hello", *words]) == TransferError.exit_code
@@ -691,7 +680,7 @@ time.sleep(60)
 )
 def test_ctrl_c_tells_what_becomes_of_the_job(far: Path, announced: str, said: str) -> None:
     argv = [sys.executable, "-c", WAITING, FOLLOWING.replace("ANNOUNCED", repr(announced))]
-    environment = {**os.environ, "XDG_STATE_HOME": str(far)}
+    environment = {**os.environ}
     with subprocess.Popen(
         [*argv, "run", "--site", "lab", "hello", "--wait"],
         env=environment,
@@ -700,7 +689,6 @@ def test_ctrl_c_tells_what_becomes_of_the_job(far: Path, announced: str, said: s
         text=True,
         start_new_session=True,
     ) as laptop:
-        assert laptop.stdout is not None
         lines = iter(laptop.stdout.readline, "")
         shown = next(line for line in lines if line != "noise of a login shell\n")
         os.killpg(laptop.pid, signal.SIGINT)
@@ -818,17 +806,16 @@ def test_a_login_shell_that_ends_before_the_command_is_named(far: Path, noise: s
 
 
 def test_a_full_disk_for_the_workspace(far: Path, tmp_path: Path) -> None:
-    full = tmp_path / "bin" / "mkdir"
-    full.write_text("#!/bin/sh\necho 'mkdir: cannot create directory: Disk quota exceeded' >&2; exit 1\n")
-    full.chmod(stat.S_IRWXU)
+    running.program(
+        tmp_path / "bin", "mkdir", "echo 'mkdir: cannot create directory: Disk quota exceeded' >&2; exit 1\n"
+    )
     with Remote(load("lab")) as remote, pytest.raises(SpaceError, match="no space or quota left"):
         remote.prepare()
 
 
 def test_a_python_that_does_not_start_is_named_with_its_words(far: Path, tmp_path: Path) -> None:
     for name, does in (("old", "exit 1"), ("module-only", "echo libpython3.9.so.1.0: cannot open >&2; exit 127")):
-        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{does}\n")
-        (tmp_path / "bin" / name).chmod(stat.S_IRWXU)
+        running.program(tmp_path / "bin", name, f"{does}\n")
     profile = load("lab")
     login = profile.login.model_copy(update={"python": ["nowhere", "old", "module-only"]})
     why = r"\(old: older than 3\.6; module-only: libpython3\.9\.so\.1\.0: cannot open\)$"

@@ -9,7 +9,6 @@ import time
 
 import pytest
 
-from deployer.contract.base import json_records
 from deployer.contract.base.errors import IntegrityError, UsageError
 from deployer.contract.site.plan import Bind
 from deployer.site.container import container
@@ -83,9 +82,8 @@ KIT = [("deployer/kit/" + file_name("udocker", "1.3.17"), WHEEL), ("deployer/kit
 
 
 def installed(folder, extra=KIT):
-    path = folder / "b.tar"
     plan = running.PLAN._replace(python=["python3"])
-    path.write_bytes(bundles.build(extra=[*extra, ("deployer/plans/lab.json", json_records.dumps(plan.record()))]))
+    path = bundles.write(folder / "b.tar", extra=[*extra, running.member(plan)])
     return install(str(path), Store(str(folder / "root"))).image
 
 

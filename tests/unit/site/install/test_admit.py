@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -23,11 +24,6 @@ KEY, OTHER = TestKey(seed=1), TestKey("ecdsa-sha2-nistp256", seed=2)
 def _no_policy_of_this_machine(tmp_path, monkeypatch):
     monkeypatch.setattr(policy, "SYSTEM_FILE", str(tmp_path / "etc" / "policy.json"))
     monkeypatch.delenv("DEPLOYER_ROOT", raising=False)
-
-
-@pytest.fixture
-def store(tmp_path):
-    return Store(str(tmp_path / "root"))
 
 
 def write(folder, data, name="b.tar"):
@@ -84,8 +80,7 @@ def test_trust_on_first_use(tmp_path, store, signers):
             installing.install(write(tmp_path, data), store)
     assert [image.receipt.version for image in store.installed()] == ["1.0"]
     installing.install(write(tmp_path, signed(bundles.build(version="2"), OTHER, KEY)), store)
-    with open(signers, "w") as stream:  # a later --signers tightens, and changes nothing of what was pinned
-        stream.write(OTHER.allowed())
+    Path(signers).write_text(OTHER.allowed())  # a later --signers tightens, and changes nothing of what was pinned
     with pytest.raises(Refused, match="--signers"):
         installing.install(write(tmp_path, signed(bundles.build(version="3"), KEY)), store, signers_file=signers)
     assert policy.load(store.root)[0].allowed[0].who == "stager@lab"
@@ -107,8 +102,7 @@ def test_signers_may_come_from_a_pipe_which_can_be_read_once(tmp_path, store, si
 
 
 def fill(path, text):
-    with open(path, "w") as stream:
-        stream.write(text)
+    Path(path).write_text(text)
 
 
 def test_what_is_refused_pins_nothing(tmp_path, store, signers):
@@ -135,8 +129,7 @@ def test_an_older_version_is_a_warning_and_a_policy_refuses(tmp_path, store):
     installing.install(write(tmp_path, bundles.build(name="other", version="1.0")), store)
     shutil.rmtree(store.find("tiny:1.9").folder)
     record = {"schema": "deployer.policy", "format": 1, "min_reader": 1, "refuse_rollback": True}
-    with open(os.path.join(store.root, "policy.json"), "w") as stream:
-        json.dump(record, stream)
+    Path(store.root, "policy.json").write_text(json.dumps(record))
     with pytest.raises(Refused, match="forbids downgrades"):
         installing.install(write(tmp_path, bundles.build(version="1.9")), store)
     installing.install(write(tmp_path, bundles.build(version="1.11")), store)

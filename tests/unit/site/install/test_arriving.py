@@ -6,6 +6,7 @@ import random
 import signal
 import time
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
@@ -16,9 +17,8 @@ from deployer.contract.bundle import delta
 from deployer.site.install import arriving, incoming
 from deployer.site.install import receive as receiving
 from deployer.site.storage import inventory, space
-from deployer.site.storage.store import Store
 from deployer.system import workers
-from tests import bundles
+from tests import bundles, forked
 from tests.signing import TestKey
 from tests.unit.site.install.test_receive import APP, as_stream, content, files_of, here, shipment
 from tests.wheels import file_name, wheel
@@ -30,11 +30,6 @@ MORE = [*APP, *(("deployer/app/more%d.py" % number, os.urandom(5000)) for number
 def small_parts(monkeypatch):
     monkeypatch.setattr(delta, "PART_SIZE", 6000)
     monkeypatch.setattr(arriving, "LITTLE", 0)
-
-
-@pytest.fixture
-def store(tmp_path):
-    return Store(str(tmp_path / "root"))
 
 
 def items_of(store, data):
@@ -215,9 +210,7 @@ def test_damage_of_what_an_earlier_push_left_is_named_and_sent_again(store):
     with pytest.raises(TransferError):
         arriving.take(cut(items[:-1]), store, digest)
     (begun,) = incoming.open_parcel(incoming.folder_of(store, digest)).begun
-    with open(begun.path, "r+b") as stream:
-        stream.seek(data.index(MORE[5][1]))
-        stream.write(b"?")
+    bundles.overwrite(begun.path, b"?", data.index(MORE[5][1]))
     with pytest.raises(IntegrityError, match="is damaged"):
         push(store, data)
     assert nothing_is_installed(store)
@@ -229,8 +222,7 @@ def test_a_policy_refuses_before_the_rest_arrives(store):
     with open(os.path.join(store.root, "policy.json"), "w") as stream:
         stream.write('{"schema": "deployer.policy", "format": 1, "min_reader": 1, "require_signature": true, ')
         stream.write('"allowed_signers": "signers"}')
-    with open(os.path.join(store.root, "signers"), "w") as stream:
-        stream.write(f'me namespaces="deployer-bundle" {TestKey(seed=1).key.line}\n')
+    Path(store.root, "signers").write_text(f'me namespaces="deployer-bundle" {TestKey(seed=1).key.line}\n')
     digest, items = shipment(bundles.build(extra=MORE))
     ours, theirs = os.pipe()
     with os.fdopen(ours, "rb") as stream, os.fdopen(theirs, "wb", buffering=0) as laptop:
@@ -312,8 +304,7 @@ def test_a_kept_bundle_that_is_replaced_while_parts_arrive_is_not_called_damaged
     def replace():
         os.unlink(kept)
         if not removed:  # the same content is at other places
-            with open(kept, "wb") as stream:
-                stream.write(bundles.build(extra=[("deployer/app/0other.py", os.urandom(3000)), *MORE]))
+            Path(kept).write_bytes(bundles.build(extra=[("deployer/app/0other.py", os.urandom(3000)), *MORE]))
 
     stream = line(items, replace, left=len(items) - 1)
     if removed:
@@ -407,8 +398,7 @@ def test_without_locks_a_beginning_is_removed_when_nobody_has_written_it_for_a_w
         arriving.take(cut(items[:5]), store, digest)
     assert not os.path.exists(begun.path)
     (first, *_) = incoming.open_parcel(incoming.folder_of(store, digest)).begun
-    with open(first.path, "r+b") as stream:
-        stream.write(b"?")
+    bundles.overwrite(first.path, b"?")
     with pytest.raises(IntegrityError, match="is damaged"):
         push(store, data)
     assert not os.path.exists(first.path)
@@ -469,12 +459,7 @@ def test_a_push_that_is_killed_anywhere_ends_whole_the_next_time(store):
     for number in range(15):
         data = bundles.build(extra=MORE, version=str(number))
         digest, items = items_of(store, data)
-        child = os.fork()
-        if child == 0:
-            try:
-                arriving.take(as_stream(items), store, digest)
-            finally:
-                os._exit(0)
+        child = forked.fork(lambda items=items, digest=digest: arriving.take(as_stream(items), store, digest))
         time.sleep(chance.uniform(0, 0.05))
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)

@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import stat
+from pathlib import Path
 
 import pytest
 
@@ -24,7 +25,7 @@ from deployer.site.install import donor, gc, remove
 from deployer.site.install import install as installing
 from deployer.site.storage import frames, inventory
 from deployer.site.storage.store import Store
-from tests import bundles
+from tests import bundles, forked
 from tests.trees import described
 
 LARGE = b"large" * 40000
@@ -45,14 +46,7 @@ def pieces(changed=b"old"):
 
 
 def bundle(tmp_path, version, changed=b"old", **options):
-    path = tmp_path / (version + ".tar")
-    path.write_bytes(bundles.build(pieces(changed), version=version, **options))
-    return str(path)
-
-
-@pytest.fixture
-def store(tmp_path):
-    return Store(str(tmp_path / "root"))
+    return str(bundles.write(tmp_path / (version + ".tar"), pieces(changed), version=version, **options))
 
 
 @pytest.fixture
@@ -100,8 +94,7 @@ def test_unchanged_frames_are_linked_and_the_tree_is_the_same(tmp_path, store, f
     assert image.receipt.bytes == first.receipt.bytes
     assert image.receipt.files == first.receipt.files
     assert inventory.gone(image).missing == 0
-    with open(first.rootfs + "/d/c") as stream:
-        assert stream.read() == "old"
+    assert Path(first.rootfs + "/d/c").read_text() == "old"
 
 
 def test_the_new_layer_is_a_donor_as_well(tmp_path, store, first):
@@ -138,9 +131,7 @@ def test_a_file_that_does_not_look_as_installed_is_not_linked(tmp_path, store, f
 def test_other_content_of_the_same_size_and_time_is_not_linked(tmp_path, store, first, fresh, compared, name, at):
     """As after `cp -p` of another version over it: all files of images have the same time."""
     path = first.rootfs + "/d/" + name
-    with open(path, "r+b") as stream:
-        stream.seek(at)
-        stream.write(b"!")
+    bundles.overwrite(path, b"!", at)
     os.utime(path, (MTIME, MTIME))
     image = second(tmp_path, store)
     assert described(image.rootfs) == fresh
@@ -151,8 +142,7 @@ def test_other_content_of_the_same_size_and_time_is_not_linked(tmp_path, store, 
 def replaced(tmp_path, store, put):
     """Return the first image, with another ``d``: of an older image, with other content of the same size."""
     old = installing.install(bundle(tmp_path, "0"), Store(str(tmp_path / "older"))).image.rootfs + "/d"
-    with open(old + "/a", "r+b") as stream:
-        stream.write(b"!")
+    bundles.overwrite(old + "/a", b"!")
     os.utime(old + "/a", (MTIME, MTIME))
     image = installing.install(bundle(tmp_path, "1"), store).image
     os.rename(image.rootfs + "/d", str(tmp_path / "aside"))
@@ -198,22 +188,18 @@ def test_a_touched_file_with_the_right_content_is_compared_and_linked(tmp_path, 
 def test_a_changed_file_in_one_image_is_seen_before_it_is_shared_with_the_next(tmp_path, store, first):
     """The two images share it; a third gets its own from the bundle."""
     image = second(tmp_path, store)
-    with open(image.rootfs + "/d/a", "r+b") as stream:
-        stream.write(b"!")
+    bundles.overwrite(image.rootfs + "/d/a", b"!")
     third = installing.install(bundle(tmp_path, "3", b"third"), store).image
-    with open(third.rootfs + "/d/a", "rb") as stream:
-        assert stream.read() == b"a" * 900
+    assert Path(third.rootfs + "/d/a").read_bytes() == b"a" * 900
 
 
 def test_frames_are_checked_though_their_files_are_linked(tmp_path, store, first):
     path = bundle(tmp_path, "2", b"new")
-    with open(path, "rb") as stream:
-        data = bytearray(stream.read())
+    data = bytearray(Path(path).read_bytes())
     for frame in first.manifest().segments:
         if frame.kind == "frame" and frame.holds == "files" and (frame.raw or 0) > 60000:
             data[frame.offset + 20] ^= 1
-    with open(path, "wb") as stream:
-        stream.write(data)
+    Path(path).write_bytes(data)
     with pytest.raises(IntegrityError, match="does not match its digest"):
         installing.install(path, store)
     assert len(os.listdir(store.layers)) == len(os.listdir(store.images)) == 1
@@ -278,8 +264,7 @@ def test_a_layer_without_its_list_gives_nothing_and_is_whole(tmp_path, store, fi
     path = os.path.join(first.layers[0], frames.LIST)
     os.unlink(path)
     if damage is not None:
-        with open(path, "wb") as stream:
-            stream.write(damage)
+        Path(path).write_bytes(damage)
     assert inventory.gone(first).missing == 0
     image = second(tmp_path, store)
     assert described(image.rootfs) == fresh
@@ -332,18 +317,6 @@ def test_a_path_of_a_list_that_leads_out_is_not_linked(tmp_path, store, first, f
 # ---------------------------------------------------------------- several processes
 
 
-def forked(function):
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            function()
-            code = 0
-        finally:
-            os._exit(code)
-    return pid
-
-
 @pytest.mark.thorough
 def test_killed_at_each_link(tmp_path, store, first, fresh):
     tree, points = described(first.rootfs), 0
@@ -364,7 +337,7 @@ def test_killed_at_each_link(tmp_path, store, first, fresh):
             os.link = deadly
             installing.install(path, store, jobs=1)
 
-        _, status = os.waitpid(forked(install_until), 0)
+        _, status = os.waitpid(forked.fork(install_until), 0)
         assert described(first.rootfs) == tree
         image = installing.install(path, store).image
         assert described(image.rootfs) == fresh
@@ -379,7 +352,7 @@ def test_killed_at_each_link(tmp_path, store, first, fresh):
 @pytest.mark.thorough
 def test_two_installs_at_once_from_one_donor(tmp_path, store, first, fresh):
     paths = [bundle(tmp_path, version, b"new") for version in ("2", "3", "4", "5")]
-    pids = [forked(lambda path=path: installing.install(path, store, jobs=2)) for path in paths]
+    pids = [forked.fork(lambda path=path: installing.install(path, store, jobs=2)) for path in paths]
     assert [os.waitpid(pid, 0)[1] for pid in pids] == [0] * 4
     for image in store.installed():
         if image.receipt.version != "1":

@@ -3,6 +3,7 @@ import os
 import shutil
 import signal
 import stat
+from pathlib import Path
 from unittest.mock import ANY
 
 import pytest
@@ -20,11 +21,6 @@ from tests import bundles
 from tests.unit.contract.site.test_plan import PLAN
 
 
-@pytest.fixture
-def store(tmp_path):
-    return Store(str(tmp_path / "root"))
-
-
 def write(tmp_path, data, name="b.tar"):
     path = tmp_path / name
     path.write_bytes(data)
@@ -32,8 +28,7 @@ def write(tmp_path, data, name="b.tar"):
 
 
 def read(path):
-    with open(path, "rb") as stream:
-        return stream.read()
+    return Path(path).read_bytes()
 
 
 def test_the_tree_is_what_the_layer_says(tmp_path, store):

@@ -1,4 +1,5 @@
 import os
+from pathlib import Path
 
 import pytest
 
@@ -13,16 +14,10 @@ from tests import bundles, running
 from tests.wheels import file_name, wheel
 
 
-@pytest.fixture
-def store(tmp_path):
-    return Store(str(tmp_path / "root"))
-
-
 def install(tmp_path, store, *members):
     """Install a bundle with wheels, (folder, name, bytes) each, and return its image."""
     extra = [("deployer/%s/%s" % (folder, name), data) for folder, name, data in members]
-    path = tmp_path / "b.tar"
-    path.write_bytes(bundles.build(extra=extra))
+    path = bundles.write(tmp_path / "b.tar", extra=extra)
     return installing.install(str(path), store, jobs=2).image
 
 
@@ -33,8 +28,7 @@ def paths(folder):
 
 
 def read(*parts):
-    with open(os.path.join(*parts), "rb") as stream:
-        return stream.read()
+    return Path(os.path.join(*parts)).read_bytes()
 
 
 def test_variants_stand_apart(tmp_path, store):

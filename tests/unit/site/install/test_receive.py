@@ -6,6 +6,7 @@ import signal
 import sys
 import tempfile
 import time
+from pathlib import Path
 
 import pytest
 
@@ -19,16 +20,11 @@ from deployer.site.install import receive as receiving
 from deployer.site.install.receive import receive
 from deployer.site.storage.store import Store
 from deployer.system.trust import policy
-from tests import bundles
+from tests import bundles, forked
 from tests.others import somebody_else
 from tests.signing import TestKey, signed
 
 APP = [("deployer/app/%d.py" % number, b"%d" % number * 3000) for number in range(5)]
-
-
-@pytest.fixture
-def store(tmp_path):
-    return Store(str(tmp_path / "root"))
 
 
 def shipment(data, held=frozenset()):
@@ -51,15 +47,20 @@ def here(store, data):
     return delta.read_held(delta.held_text(incoming.held(store, shipment(data)[0])))
 
 
-def push(store, data):
+def arrive(store, data, last=None):
+    """Let what a push sends arrive, or but its last items; return (digest, items, their folder)."""
     digest, items = shipment(data, here(store, data))
-    incoming.take(as_stream(items), store, digest)
-    return receive(incoming.folder_of(store, digest), store), sum(len(content) for _, content in items)
+    incoming.take(as_stream(items[:last]), store, digest)
+    return digest, items, incoming.folder_of(store, digest)
+
+
+def push(store, data):
+    _, items, folder = arrive(store, data)
+    return receive(folder, store), sum(len(content) for _, content in items)
 
 
 def content(path):
-    with open(path, "rb") as stream:
-        return stream.read()
+    return Path(path).read_bytes()
 
 
 def files_of(folder):
@@ -150,9 +151,7 @@ def test_a_full_disk_is_named_and_leaves_no_half_part(store, monkeypatch):
 
 
 def test_parts_that_are_missing(store):
-    digest, items = shipment(bundles.build())
-    incoming.take(as_stream(items[:-1]), store, digest)
-    folder = incoming.folder_of(store, digest)
+    _, _, folder = arrive(store, bundles.build(), -1)
     with pytest.raises(UsageError, match="bytes of the bundle are neither in"):
         receive(folder, store)
     assert files_of(store.bundles) == files_of(store.images) == []
@@ -198,10 +197,7 @@ def test_a_damaged_kept_bundle_is_named(store):
     data = bundles.build(extra=APP)
     done, _ = push(store, data)
     remove.remove(store, done.image)
-    broken = bytearray(data)
-    broken[600] ^= 1
-    with open(done.bundle, "wb") as stream:
-        stream.write(broken)
+    bundles.flip(done.bundle, 600)
     with pytest.raises(IntegrityError, match=r"tiny-1\.0\.tar is damaged") as caught:
         push(store, data)
     assert "remove that file" in caught.value.hint
@@ -225,12 +221,8 @@ def test_a_damaged_kept_bundle_is_found_by_install(store, monkeypatch):
     first, second = bundles.build(extra=APP), bundles.build(extra=[*APP, ("deployer/app/n.py", b"new")])
     kept = push(store, first)[0].bundle
     monkeypatch.setattr(receiving, "LITTLE", 1)
-    with open(kept, "r+b") as stream:
-        stream.seek(first.index(APP[1][1]))
-        stream.write(b"!")
-    digest, items = shipment(second, here(store, second))
-    incoming.take(as_stream(items), store, digest)
-    folder = incoming.folder_of(store, digest)
+    bundles.overwrite(kept, b"!", first.index(APP[1][1]))
+    _, _, folder = arrive(store, second)
     before = files_of(folder)
     with pytest.raises(IntegrityError, match=r"tiny-1\.0\.tar is damaged") as caught:
         receive(folder, store)
@@ -243,45 +235,35 @@ def test_a_damaged_kept_bundle_is_found_by_install(store, monkeypatch):
 
 def test_a_kept_file_that_is_no_bundle_holds_nothing(store):
     os.makedirs(store.bundles)
-    with open(os.path.join(store.bundles, "odd.tar"), "wb") as stream:
-        stream.write(b"x" * 20000)
+    Path(store.bundles, "odd.tar").write_bytes(b"x" * 20000)
     data = bundles.build()
     assert content(push(store, data)[0].bundle) == data
 
 
 def test_a_receive_that_was_killed_before_install_goes_on(store, monkeypatch):
     data = bundles.build()
-    digest, items = shipment(data)
-    incoming.take(as_stream(items), store, digest)
-    with monkeypatch.context() as patched:
-        patched.setattr("deployer.site.install.receive.install", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-        with pytest.raises(KeyboardInterrupt):
-            receive(incoming.folder_of(store, digest), store)
-    assert (
-        delta.missing(delta.decompress(items[0][1], delta.read_name(items[0][0]))[2].segments, here(store, data)) == []
-    )
+    (ending, packed), *_ = shipment(data)[1]
+    digest, _ = kill_before(store, monkeypatch, data)
+    assert delta.missing(delta.decompress(packed, delta.read_name(ending))[2].segments, here(store, data)) == []
     assert content(receive(incoming.folder_of(store, digest), store).bundle) == data
 
 
-def kill_before_install(store, monkeypatch, data):
-    """Receive the bundle ``data`` until it is assembled; return its digest and the assembled file."""
-    digest, items = shipment(data, here(store, data))
-    incoming.take(as_stream(items), store, digest)
+def kill_before(store, monkeypatch, data, step="install"):
+    """Receive the bundle ``data`` until a step of it; return its digest and the assembled file."""
+    digest, _, folder = arrive(store, data)
     with monkeypatch.context() as patched:
-        patched.setattr("deployer.site.install.receive.install", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patched.setattr(receiving, step, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
-            receive(incoming.folder_of(store, digest), store)
-    return digest, os.path.join(incoming.folder_of(store, digest), incoming.BUNDLE)
+            receive(folder, store)
+    return digest, os.path.join(folder, incoming.BUNDLE)
 
 
 def test_what_a_killed_receive_assembled_from_a_damaged_bundle_is_assembled_again(store, monkeypatch):
     first, second = bundles.build(extra=APP), bundles.build(extra=[*APP, ("deployer/app/n.py", b"new")])
     kept = push(store, first)[0].bundle
     monkeypatch.setattr(receiving, "LITTLE", 1)
-    with open(kept, "r+b") as stream:
-        stream.seek(first.index(APP[1][1]))
-        stream.write(b"!")
-    digest, assembled = kill_before_install(store, monkeypatch, second)
+    bundles.overwrite(kept, b"!", first.index(APP[1][1]))
+    digest, assembled = kill_before(store, monkeypatch, second)
     assert os.path.isfile(assembled)
     with pytest.raises(IntegrityError, match=r"tiny-1\.0\.tar is damaged"):
         receive(incoming.folder_of(store, digest), store)
@@ -292,10 +274,8 @@ def test_what_a_killed_receive_assembled_from_a_damaged_bundle_is_assembled_agai
 
 def test_a_file_that_was_damaged_after_a_kill_is_removed_if_its_parts_are_gone(store, monkeypatch):
     data = bundles.build(extra=APP)
-    digest, assembled = kill_before_install(store, monkeypatch, data)
-    with open(assembled, "r+b") as stream:
-        stream.seek(data.index(APP[1][1]))
-        stream.write(b"!")
+    digest, assembled = kill_before(store, monkeypatch, data)
+    bundles.overwrite(assembled, b"!", data.index(APP[1][1]))
     with pytest.raises(IntegrityError, match=r"bundle\.tar") as caught:
         receive(incoming.folder_of(store, digest), store)
     assert "push" in caught.value.hint
@@ -305,7 +285,7 @@ def test_a_file_that_was_damaged_after_a_kill_is_removed_if_its_parts_are_gone(s
 
 def test_a_whole_file_stays_when_its_signature_is_wrong(store, monkeypatch):
     data = bundles.build(extra=APP)
-    digest, assembled = kill_before_install(store, monkeypatch, data)
+    digest, assembled = kill_before(store, monkeypatch, data)
     folder = incoming.folder_of(store, digest)
     before = files_of(folder)
 
@@ -341,7 +321,7 @@ def test_a_file_that_a_power_failure_emptied_is_assembled_again(store, monkeypat
     first, second = bundles.build(extra=APP), bundles.build(extra=[*APP, ("deployer/app/n.py", b"new")])
     push(store, first)
     monkeypatch.setattr(receiving, "LITTLE", 1)
-    digest, assembled = kill_before_install(store, monkeypatch, second)
+    digest, assembled = kill_before(store, monkeypatch, second)
     for left in (0, len(second) - 5):
         os.truncate(assembled, left)
         assert main.main(["known", digest, "--root", store.root, "--json"]) == 0
@@ -375,7 +355,7 @@ def test_a_bundle_is_on_disk_before_it_is_kept_and_before_its_parts_are_removed(
 def test_a_bundle_that_cannot_be_flushed_is_not_kept(store, monkeypatch):
     data = bundles.build(extra=APP)
     monkeypatch.setattr(receiving, "LITTLE", 1)
-    digest, assembled = kill_before_install(store, monkeypatch, data)
+    digest, assembled = kill_before(store, monkeypatch, data)
 
     def full(descriptor):
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -393,9 +373,8 @@ def arrived_late(store, monkeypatch):
     first, second = bundles.build(extra=APP), bundles.build(extra=[*APP, ("deployer/app/n.py", b"new")])
     push(store, first)
     monkeypatch.setattr(receiving, "LITTLE", 1)
-    digest, items = shipment(second, here(store, second))
-    incoming.take(as_stream(items), store, digest)
-    return first, second, digest, lambda late: receive(incoming.folder_of(store, digest), store, late=late)
+    digest, _, folder = arrive(store, second)
+    return first, second, digest, lambda late: receive(folder, store, late=late)
 
 
 def test_a_job_can_start_before_its_bundle_is_on_disk(store, monkeypatch):
@@ -486,11 +465,8 @@ def test_a_second_name_that_another_push_removes_is_no_error(store, monkeypatch)
 
 
 def test_what_another_push_removes_while_it_is_listed_is_no_error(store, monkeypatch):
-    data = bundles.build(extra=APP)
-    digest, items = shipment(data)
-    incoming.take(as_stream(items), store, digest)
-    folder, listdir = incoming.folder_of(store, digest), os.listdir
-    gone = items[1][0]
+    digest, items, folder = arrive(store, bundles.build(extra=APP))
+    gone, listdir = items[1][0], os.listdir
     with monkeypatch.context() as patched:
         patched.setattr(os, "listdir", lambda path: [*listdir(path), *(["x.begun"] if path == folder else [])])
         assert incoming.open_parcel(folder).begun == []
@@ -504,12 +480,7 @@ def test_what_another_push_removes_while_it_is_listed_is_no_error(store, monkeyp
 
 def test_a_receive_that_was_killed_after_install_keeps_the_bundle_the_next_time(store, monkeypatch):
     data = bundles.build()
-    digest, items = shipment(data)
-    incoming.take(as_stream(items), store, digest)
-    with monkeypatch.context() as patched:
-        patched.setattr("deployer.site.install.receive.keep", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-        with pytest.raises(KeyboardInterrupt):
-            receive(incoming.folder_of(store, digest), store)
+    digest, _ = kill_before(store, monkeypatch, data, "keep")
     assert files_of(store.bundles) == []
     assert main.main(["known", digest, "--root", store.root, "--json"]) == 0
     assert content(os.path.join(store.bundles, "tiny-1.0.tar")) == data
@@ -520,17 +491,16 @@ def test_parts_that_cannot_be_removed_do_not_fail_an_install(store, monkeypatch)
     def denied(path, *_):
         raise PermissionError(errno.EACCES, "Permission denied", path)
 
-    digest, items = shipment(bundles.build())
-    incoming.take(as_stream(items), store, digest)
+    digest, _, folder = arrive(store, bundles.build())
     with monkeypatch.context() as patched:
         patched.setattr("shutil.rmtree", lambda path, **_: denied(path))
         said = []
         patched.setattr(incoming._log, "debug", lambda text, *values: said.append(text % values))
-        done = receive(incoming.folder_of(store, digest), store)
-        assert [line.partition(":")[0] for line in said] == [incoming.folder_of(store, digest) + " stays"]
+        done = receive(folder, store)
+        assert [line.partition(":")[0] for line in said] == [folder + " stays"]
         assert content(done.bundle) == bundles.build()
         assert main.main(["known", digest, "--root", store.root, "--json"]) == 0
-        left = os.path.join(incoming.folder_of(store, digest), "5-6.part.99.tmp")
+        left = os.path.join(folder, "5-6.part.99.tmp")
         open(left, "w").close()
         os.utime(left, (1, 1))
         patched.setattr("os.unlink", denied)  # another user's, in a group's root folder
@@ -575,12 +545,7 @@ def test_a_receive_that_is_killed_anywhere_ends_whole_the_next_time(store):
         digest, items = shipment(data)
         incoming.take(as_stream(items), store, digest)
         folder = incoming.folder_of(store, digest)
-        child = os.fork()
-        if child == 0:
-            try:
-                receive(folder, store)
-            finally:
-                os._exit(0)
+        child = forked.fork(lambda folder=folder: receive(folder, store))
         time.sleep(chance.uniform(0, 0.04))
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
@@ -591,10 +556,7 @@ def test_a_receive_that_is_killed_anywhere_ends_whole_the_next_time(store):
 
 
 def test_two_at_once_both_end_well(store, monkeypatch):
-    data = bundles.build(extra=APP)
-    digest, items = shipment(data)
-    incoming.take(as_stream(items), store, digest)
-    folder = incoming.folder_of(store, digest)
+    digest, _, folder = arrive(store, bundles.build(extra=APP))
     opened = incoming.open_parcel
 
     def overtaken(where):
@@ -611,10 +573,7 @@ def test_two_at_once_both_end_well(store, monkeypatch):
 
 
 def test_parts_that_go_away_are_said_to_be_another_s(store):
-    data = bundles.build(extra=APP)
-    digest, items = shipment(data)
-    incoming.take(as_stream(items), store, digest)
-    folder = incoming.folder_of(store, digest)
+    _, _, folder = arrive(store, bundles.build(extra=APP))
 
     def taken_away(*_):
         for name in os.listdir(folder):
@@ -627,9 +586,7 @@ def test_parts_that_go_away_are_said_to_be_another_s(store):
 
 
 def test_gc_takes_pushes_that_nobody_took_up_again(store):
-    digest, items = shipment(bundles.build(extra=APP))
-    incoming.take(as_stream(items[:-1]), store, digest)
-    folder = incoming.folder_of(store, digest)
+    _, _, folder = arrive(store, bundles.build(extra=APP), -1)
     assert gc.find(store, 2) == []
     long_ago = time.time() - 15 * 24 * 3600
     os.utime(folder, (long_ago, long_ago))

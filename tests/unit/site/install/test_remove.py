@@ -4,6 +4,7 @@ import json
 import os
 import tempfile
 import time
+from pathlib import Path
 
 import pytest
 
@@ -18,11 +19,6 @@ from tests import bundles, running
 from tests.others import somebody_else
 
 
-@pytest.fixture
-def store(tmp_path):
-    return Store(str(tmp_path / "root"))
-
-
 @pytest.fixture(autouse=True)
 def bin_folder(tmp_path, monkeypatch):
     folder = tmp_path / "bin"
@@ -33,8 +29,7 @@ def bin_folder(tmp_path, monkeypatch):
 
 def put(tmp_path, store, version, name="tiny", age=0):
     """Install a bundle of that version, keep it, and let it be ``age`` days old."""
-    path = tmp_path / "b.tar"
-    path.write_bytes(bundles.build(name=name, version=version))
+    path = bundles.write(tmp_path / "b.tar", name=name, version=version)
     image = install(str(path), store).image
     kept = keep(str(path), store, image)
     receipt = image.receipt._replace(installed=image.receipt.installed - age * 86400)
@@ -52,8 +47,7 @@ def submit(store, image, job="j1", number="77"):
     )
     running.write(os.path.join(folder, "job.json"), launch.record())
     if number:
-        with open(os.path.join(folder, "job_id"), "w") as stream:
-            stream.write(number)
+        Path(folder, "job_id").write_text(number)
 
 
 def squeue(folder, word):
@@ -194,8 +188,7 @@ def test_gc_takes_the_rest_of_an_image_without_a_receipt(tmp_path, store, bin_fo
     image = put(tmp_path, store, "1")
     os.unlink(os.path.join(image.folder, "receipt.json"))
     if receipt:
-        with open(os.path.join(image.folder, "receipt.json"), "w") as stream:
-            stream.write(receipt)
+        Path(image.folder, "receipt.json").write_text(receipt)
     os.makedirs(os.path.join(store.images, "mine"))  # not ours
     submit(store, image)
     squeue(bin_folder, "RUNNING")
@@ -220,15 +213,13 @@ def test_gc_keeps_at_least_one(store, count):
 def test_a_file_that_only_claims_to_be_an_installed_bundle_is_not_kept(tmp_path, store):
     image = put(tmp_path, store, "1.0")
     kept = store.bundle(image.receipt)
-    with open(kept, "rb") as stream:
-        data = bytearray(stream.read())
+    data = bytearray(Path(kept).read_bytes())
     data[3000] ^= 1
     liar = tmp_path / "liar.tar"
     liar.write_bytes(data)
     assert call(store, "install", str(liar), "--keep") == EXIT_DONE
     assert liar.exists()
-    with open(kept, "rb") as stream:
-        assert stream.read() != bytes(data)
+    assert Path(kept).read_bytes() != bytes(data)
 
 
 DAMAGED = [b"{", b'{"schema": 5}', b"[" * 5000, None]
@@ -243,8 +234,7 @@ def test_a_damaged_image_does_not_stop_the_others(tmp_path, store, capsys, name,
     path = os.path.join(other.folder, name)
     os.unlink(path)
     if damage is not None:
-        with open(path, "wb") as stream:
-            stream.write(damage)
+        Path(path).write_bytes(damage)
     assert call(store, "list") == EXIT_DONE
     assert call(store, "gc", "--keep", "1") == EXIT_DONE
     assert not os.path.exists(old.folder)

@@ -21,7 +21,7 @@ from deployer.site.install.install import install
 from deployer.site.storage import unfinished
 from deployer.site.storage.store import Store
 from deployer.system import process
-from tests import bundles
+from tests import bundles, running
 
 ROOT = Path(__file__).resolve().parents[4]
 ENTRIES = [
@@ -63,10 +63,9 @@ def put(folder, *words, **more):
 
 
 def installed(folder, kit=None, name="root"):
-    bundle = folder / (name + ".tar")
     extra = [("deployer/app/train.py", b"pass")]
     extra += [("deployer/kit/mksquashfs", kit.encode(), 0o755)] if kit else []
-    bundle.write_bytes(bundles.build(bundles.whole(ENTRIES), extra))
+    bundle = bundles.write(folder / (name + ".tar"), bundles.whole(ENTRIES), extra)
     return install(str(bundle), Store(str(folder / name))).image
 
 
@@ -215,8 +214,7 @@ def test_what_each_start_reads_is_not_compressed(folder, name):
     before = squash.make(image, 1)
     os.unlink(before.path)
     path = os.path.join(image.rootfs, "lib", name)
-    with open(path, "wb") as stream:
-        stream.write(b"pattern." * 100000)
+    Path(path).write_bytes(b"pattern." * 100000)
     as_it_is = squash.make(image, 1).size
     os.rename(path, os.path.join(image.rootfs, "lib", "other"))
     assert as_it_is >= 800000
@@ -265,9 +263,7 @@ def test_a_kit_s_tool_on_a_file_system_that_is_mounted_noexec(folder, squash_on)
 @pytest.mark.needs("user-namespaces")
 def test_a_disk_that_gets_full_meanwhile(folder, squash_on):
     """The room is enough for what is foreseen, the layer compressed: the real mksquashfs compresses nothing here."""
-    path = folder / "bin" / "mksquashfs"
-    path.write_text(f'#!/bin/sh\nexec {_REAL} "$@" -noI -noD -noF\n')
-    path.chmod(0o755)
+    running.program(folder / "bin", "mksquashfs", f'exec {_REAL} "$@" -noI -noD -noF\n')
     installed(folder)
     done = squash_on("size=800k")
     assert done.returncode == 6, done.stderr

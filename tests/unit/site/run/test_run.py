@@ -63,19 +63,23 @@ def store(tmp_path, programs):
     return made.store(tmp_path / "root")
 
 
-def fake_slurm(programs, state, exit_code=0, log=""):
+#: What each result has.
+RECORD = {"schema": "deployer.result", "format": 1, "min_reader": 1, "findings": []}
+
+
+def fake_slurm(programs, state, exit_code=0, log="", **record):
     """Put an sbatch that writes the result which a job of that end would leave, and a squeue that says ``state``."""
-    made.program(
-        programs,
-        "sbatch",
-        (
-            'd=$(dirname "$2")\nprintf "%s" "{}" >"$d/output.log"\n'
-            'printf \'{{"schema":"deployer.result","format":1,"min_reader":1,"exit_code":{},"findings":[]}}\''
-            ' >"$d/result.json"\n'
-            "echo 77\n".format(log, "null" if exit_code is None else exit_code)
-        ),
-    )
+    text = json.dumps(dict(RECORD, exit_code=exit_code, **record))
+    writes = f'd=$(dirname "$2")\nprintf "%s" {shlex.quote(log)} >"$d/output.log"\n'
+    made.program(programs, "sbatch", writes + f'cat >"$d/result.json" <<"END"\n{text}\nEND\necho 77\n')
     made.program(programs, "squeue", f'echo "77|{state}|0:01|cn1|None"')
+
+
+def submitted(store):
+    """Prepare a job and submit it; return its folder."""
+    folder = run.prepare(store, REQUEST)
+    run.submit(folder)
+    return folder
 
 
 def test_a_job_folder_holds_script_and_record(store):
@@ -341,9 +345,6 @@ def test_a_person_on_a_laptop_sees_how_it_goes(store, programs, monkeypatch, cap
     assert capsys.readouterr().err == told
 
 
-RECORD = {"schema": "deployer.result", "format": 1, "min_reader": 1, "exit_code": 0, "seconds": 14, "findings": []}
-
-
 @pytest.mark.parametrize(
     ("payload", "lines"),
     [
@@ -356,9 +357,7 @@ RECORD = {"schema": "deployer.result", "format": 1, "min_reader": 1, "exit_code"
 )
 def test_a_wait_ends_with_state_seconds_log_and_the_payload_s_result(store, programs, capsys, payload, lines):
     """Nobody looks on here: it is not a terminal."""
-    fake_slurm(programs, "COMPLETED")
-    sbatch = 'cat >"$(dirname "$2")/result.json" <<"END"\n%s\nEND\necho 77\n'
-    made.program(programs, "sbatch", sbatch % json.dumps(dict(RECORD, payload=payload)))
+    fake_slurm(programs, "COMPLETED", seconds=14, payload=payload)
     assert main.main(["run", "hello", "--wait", "--root", store.root]) == 0
     said = capsys.readouterr()
     out, ((folder,), _) = said.out.splitlines(), jobs.folders(store)
@@ -378,13 +377,11 @@ def test_a_wait_ends_with_state_seconds_log_and_the_payload_s_result(store, prog
 
 
 def test_a_wait_ends_with_the_warnings_about_a_job_that_did_well(store, programs, capsys):
-    fake_slurm(programs, "COMPLETED")
     found = [
         {"code": code, "severity": severity, "subject": "job", "message": "each alone\x1b", "remedy": "see\x1b it"}
         for code, severity in (("net.alone", "warning"), ("runtime.native", "note"))
     ]
-    sbatch = 'cat >"$(dirname "$2")/result.json" <<"END"\n%s\nEND\necho 77\n'
-    made.program(programs, "sbatch", sbatch % json.dumps(dict(RECORD, findings=found)))
+    fake_slurm(programs, "COMPLETED", seconds=14, findings=found)
     assert main.main(["run", "hello", "--wait", "--root", store.root]) == 0
     out = capsys.readouterr().out
     assert "/result.json\nwarning net.alone: job: each alone\\x1b; see\\x1b it\npayload: no result" in out
@@ -393,16 +390,13 @@ def test_a_wait_ends_with_the_warnings_about_a_job_that_did_well(store, programs
 
 def test_a_wait_for_a_job_that_failed_ends_with_the_remedy(store, programs, capsys, monkeypatch):
     monkeypatch.setattr(jobs, "_LAG", 0.0)
-    fake_slurm(programs, "FAILED", 2)
     found = {"code": "job.module", "severity": "error", "subject": "job", "message": "no module", "remedy": "capture"}
-    sbatch = 'cat >"$(dirname "$2")/result.json" <<"END"\n%s\nEND\necho 77\n'
-    made.program(programs, "sbatch", sbatch % json.dumps(dict(RECORD, exit_code=2, findings=[found])))
+    fake_slurm(programs, "FAILED", 2, findings=[found])
     assert main.main(["run", "hello", "--wait", "--root", store.root]) == 1
     assert ": no module (job.module)\nhint: capture\n" in capsys.readouterr().err
     log = ["said", "deployer: error job.module: no module", "hint: capture"]
     log += ["deployer: error mpi.x: y", "hint: z", "deployer: more: m"]
-    sbatch = sbatch % json.dumps(dict(RECORD, exit_code=2, findings=[found]))
-    made.program(programs, "sbatch", 'printf "{}" >"$(dirname "$2")/output.log"\n{}'.format("\\n".join(log), sbatch))
+    fake_slurm(programs, "FAILED", 2, "\n".join(log), findings=[found])
     assert main.main(["run", "hello", "--wait", "--root", store.root]) == 1
     err = capsys.readouterr().err
     assert "| said\n| deployer: error mpi.x: y\n| hint: z\ndeployer: error: job " in err  # what follows is not repeated
@@ -444,8 +438,7 @@ def test_ctrl_c_tells_that_the_job_continues_and_how_to_end_it(store, programs):
 @pytest.mark.parametrize(("state", "code"), [("FAILED", 1), ("TIMEOUT", 143), ("COMPLETED", 3)])
 def test_a_job_that_failed(store, programs, state, code):
     fake_slurm(programs, state, code)
-    folder = run.prepare(store, REQUEST)
-    run.submit(folder)
+    folder = submitted(store)
     with pytest.raises(JobFailed, match="ended as " + state) as error:
         jobs.follow(folder, lambda line: None)
     assert error.value.exit_code == 1
@@ -519,8 +512,7 @@ def test_why_a_job_could_not_write_to_its_folder(store, monkeypatch, fault, log,
 def test_a_job_that_left_nothing(store, programs, monkeypatch):
     monkeypatch.setattr(jobs, "_LAG", 0.0)
     fake_slurm(programs, "NODE_FAIL", None)
-    folder = run.prepare(store, REQUEST)
-    run.submit(folder)
+    folder = submitted(store)
     with pytest.raises(JobFailed, match=r"ended as NODE_FAIL: job: a node of it died .*\(job.ended\)") as error:
         jobs.follow(folder, lambda line: None)
     assert "sinfo -R" in error.value.hint
@@ -534,8 +526,7 @@ def test_a_job_that_left_nothing(store, programs, monkeypatch):
 def test_following_ends_when_nobody_reads(store, programs):
     """ssh ended: the far end of `logs -f` must not ask Slurm until the job's end."""
     fake_slurm(programs, "RUNNING", log="one")
-    folder = run.prepare(store, REQUEST)
-    run.submit(folder)
+    submitted(store)
     code = "import sys; from deployer.cli.site import main as site; "
     code += "sys.exit(site.main(['logs', '-f', '--root', sys.argv[1]]))"
     environment = dict(os.environ, PYTHONPATH=os.getcwd())
@@ -550,8 +541,7 @@ def test_a_failed_job_is_told_what_became_of_its_image(store, programs):
     folder = run.prepare(store, REQUEST)
     installed = store.find("hello")
     launched = result.launch(folder)
-    with open(os.path.join(folder, result.LAUNCH_FILE), "w") as stream:
-        json.dump(dict(launched.record(), digest="sha256:aaaa"), stream)
+    Path(folder, result.LAUNCH_FILE).write_text(json.dumps(dict(launched.record(), digest="sha256:aaaa")))
     ended = StepOutcome("payload", 1, None, "7", 0, 9)
     inventory.write_inventory(installed.folder)
     assert not {"image.gone", "image.incomplete"} & codes(result.write_result(folder, ended))
@@ -614,8 +604,7 @@ def test_without_a_plan_exec_starts_the_kits_ch_run_if_the_site_has_none(store, 
     carried = Path(installed.engine) / "charliecloud"
     carried.mkdir(parents=True)
     for script in ("#!/bin/sh\necho 0.31\n", "#!/bin/sh\nexit 126\n"):  # the start of a broken one says why
-        (carried / "run").write_text(script)
-        (carried / "run").chmod(0o755)
+        made.program(carried, "run", script)
         assert execs._default(installed) == "charliecloud-kit"
     made.program(programs, "ch-run", "echo 0.26")
     assert execs._default(installed) == "charliecloud-kit"
@@ -650,8 +639,7 @@ def test_the_end_of_the_log_tells_why_a_payload_failed_and_nothing_from_before_i
             found
         )
 
-    with open(log, "w") as stream:
-        stream.write("module: Read-only file system\n")
+    Path(log).write_text("module: Read-only file system\n")
     assert result.write_result(folder, StepOutcome("hosts", 0, None, "7", 0, 9))["exit_code"] is None
     assert failed() == ("", set())
     with open(log, "a") as stream:
@@ -707,8 +695,7 @@ def codes(verdict):
 
 def test_a_forgotten_job_is_known_from_its_result(store, programs):
     fake_slurm(programs, "COMPLETED", 0)
-    folder = run.prepare(store, REQUEST)
-    run.submit(folder)
+    folder = submitted(store)
     made.program(programs, "squeue", "echo slurm_load_jobs error: Invalid job id specified >&2; exit 1")
     assert jobs.status(folder).state == "COMPLETED"
     os.unlink(os.path.join(folder, "result.json"))
@@ -718,8 +705,7 @@ def test_a_forgotten_job_is_known_from_its_result(store, programs):
 def test_a_silent_scheduler_is_asked_again(store, programs, monkeypatch):
     monkeypatch.setattr(jobs, "_FIRST", 0.01)
     fake_slurm(programs, "COMPLETED")
-    folder = run.prepare(store, REQUEST)
-    run.submit(folder)
+    folder = submitted(store)
     made.program(
         programs,
         "squeue",
@@ -854,10 +840,8 @@ def test_sbatch_gets_a_small_environment(store, programs, monkeypatch):
     for name in ("SBATCH_ACCOUNT", "SBATCH_PARTITION", "SLURM_CLUSTERS"):
         monkeypatch.setenv(name, "abc")
     made.program(programs, "sbatch", 'env >"$(dirname "$2")/env"; echo 77')
-    folder = run.prepare(store, REQUEST)
-    run.submit(folder)
-    with open(os.path.join(folder, "env")) as stream:
-        text = stream.read()
+    folder = submitted(store)
+    text = Path(folder, "env").read_text()
     # For sbatch they count before the script's directives: --partition and the plan's account would have no effect.
     assert "SBATCH_" not in text
     assert "SLURM_CLUSTERS" not in text
@@ -913,14 +897,20 @@ def test_finding_jobs(store, programs):
 def test_cancel_for_programs(store, programs, capsys):
     fake_slurm(programs, "RUNNING")
     made.program(programs, "scancel", "exit 0")
-    folder = run.prepare(store, REQUEST)
-    run.submit(folder)
+    folder = submitted(store)
     assert main.main(["cancel", "--json", "--root", store.root]) == 0
     expected = {"job": os.path.basename(folder), "job_id": "77", "folder": folder, "cancelled": True}
     assert json.loads(capsys.readouterr().out) == expected
     fake_slurm(programs, "COMPLETED")
     assert main.main(["cancel", "--root", store.root]) == 0
     assert capsys.readouterr().out == f"job {os.path.basename(folder)} (77) had already ended\n"
+
+
+def log_of(folder, follow=True):
+    with tempfile.TemporaryFile() as stream:
+        jobs.show_log(folder, follow, stream)
+        stream.seek(0)
+        return stream.read()
 
 
 def test_cancel_and_logs(store, programs, tmp_path):
@@ -936,25 +926,19 @@ def test_cancel_and_logs(store, programs, tmp_path):
     assert (tmp_path / "cancelled").read_text() == "77\n"
     fake_slurm(programs, "CANCELLED", log="one\ntwo\n")
     for follow in (False, True):
-        with open(str(tmp_path / "copy"), "wb") as stream:
-            jobs.show_log(folder, follow, stream)
-        assert (tmp_path / "copy").read_bytes() == b"one\ntwo\n"
+        assert log_of(folder, follow) == b"one\ntwo\n"
 
 
-def test_a_followed_log_ends_with_the_end_of_a_line(store, programs, tmp_path):
+def test_a_followed_log_ends_with_the_end_of_a_line(store, programs):
     fake_slurm(programs, "COMPLETED", log="one\nEnter a number: ")
-    folder = run.prepare(store, REQUEST)
-    run.submit(folder)
+    folder = submitted(store)
     for follow, end in ((False, b""), (True, b"\n")):
-        with open(str(tmp_path / "copy"), "wb") as stream:
-            jobs.show_log(folder, follow, stream)
-        assert (tmp_path / "copy").read_bytes() == b"one\nEnter a number: " + end
+        assert log_of(folder, follow) == b"one\nEnter a number: " + end
 
 
-def test_a_followed_log_goes_on_while_the_scheduler_does_not_answer(store, programs, tmp_path, monkeypatch):
+def test_a_followed_log_goes_on_while_the_scheduler_does_not_answer(store, programs, monkeypatch):
     fake_slurm(programs, "COMPLETED", log="one\n")
-    folder = run.prepare(store, REQUEST)
-    run.submit(folder)
+    folder = submitted(store)
     monkeypatch.setattr(jobs.time, "sleep", lambda _: None)
     monkeypatch.setattr(jobs, "_FIRST", 0)
     answers = [TransferError("no answer"), None]
@@ -967,13 +951,11 @@ def test_a_followed_log_goes_on_while_the_scheduler_does_not_answer(store, progr
         return known(*words)
 
     monkeypatch.setattr(jobs, "state", state)
-    with open(str(tmp_path / "copy"), "wb") as stream:
-        jobs.show_log(folder, True, stream)
-    assert (tmp_path / "copy").read_bytes() == b"one\n"
+    assert log_of(folder) == b"one\n"
     answers.append(TransferError("no answer"))
     monkeypatch.setattr(jobs, "_SILENCE", -1)
-    with open(str(tmp_path / "copy"), "wb") as stream, pytest.raises(TransferError):
-        jobs.show_log(folder, True, stream)
+    with pytest.raises(TransferError):
+        log_of(folder)
 
 
 def test_what_a_job_left_is_gathered_and_broken_records_count_as_none(store):
@@ -987,14 +969,12 @@ def test_what_a_job_left_is_gathered_and_broken_records_count_as_none(store):
         ("ranks/probe-0.log", "a\nlast words\n"),
         ("payload.json", '{"val_accuracy": 0.97}'),
     ):
-        with open(os.path.join(folder, name), "w") as stream:
-            stream.write(text)
+        Path(folder, name).write_text(text)
     found = result.gather(folder)
     assert [item.host for item in found.hosts] == ["cn1"]
     assert (found.probes, found.logs) == ([], {0: "last words"})
     assert (found.payload, found.payload_error) == ({"val_accuracy": 0.97}, None)
-    with open(os.path.join(folder, "payload.json"), "w") as stream:
-        stream.write("{")
+    Path(folder, "payload.json").write_text("{")
     assert result.gather(folder).payload_error is not None
 
 
@@ -1224,8 +1204,7 @@ def test_of_two_processes_one_submits_and_both_have_its_number(store, programs, 
         run.prepare(store, request)
 
     def submitted(_):
-        with open(os.path.join(folder, "job_id"), "w") as stream:
-            stream.write("77\n")
+        Path(folder, "job_id").write_text("77\n")
 
     clock(monkeypatch, submitted)
     assert earlier.earlier(store, request, told.append) == (folder, "77", "")
@@ -1302,8 +1281,7 @@ def test_a_bind_to_another_image_s_mount_point_is_made_on_the_nodes_too(tmp_path
     store = made.store(tmp_path / "root", plan=made.PLAN._replace(start_options=staged))
     shared(store)
     home = os.path.join(store.images, "aaaa")
-    with open(os.path.join(home, "bundle.json")) as stream:
-        record = json.load(stream)
+    record = json.loads(Path(home, "bundle.json").read_text())
     made.write(os.path.join(home, "bundle.json"), dict(record, mount_points=["/ours/deep"]))
     os.makedirs(store.bundles)
     for path in (os.path.join(home, "image.sqfs"), store.bundle(store.find("hello").receipt)):

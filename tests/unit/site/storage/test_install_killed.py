@@ -4,6 +4,7 @@ import os
 import random
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
@@ -13,7 +14,7 @@ from deployer.site.install.install import install
 from deployer.site.install.remove import remove
 from deployer.site.storage import unfinished
 from deployer.site.storage.store import Store
-from tests import bundles, wheels
+from tests import bundles, forked, wheels
 from tests.trees import cut, described, expected
 
 pytestmark = pytest.mark.thorough
@@ -45,19 +46,6 @@ def bundle(tmp_path_factory):
         extra.append(("deployer/wheels/" + wheels.file_name(name), wheels.wheel(modules, name)))
     path.write_bytes(bundles.build(pieces, extra=extra))
     return str(path), expected(entries)
-
-
-def forked(function):
-    """Call ``function`` in a forked process and return its pid."""
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            function()
-            code = 0
-        finally:
-            os._exit(code)
-    return pid
 
 
 def end(pid):
@@ -112,7 +100,7 @@ def test_killed_at_30_random_points(tmp_path, bundle):
             if count >= last:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        pid = forked(lambda store=store, deadly=deadly: install(path, store, deadly, jobs=2))
+        pid = forked.fork(lambda store=store, deadly=deadly: install(path, store, deadly, jobs=2))
         assert end(pid) == -signal.SIGKILL
         check_ends_whole(bundle, store)
 
@@ -145,7 +133,7 @@ def test_killed_at_each_step_of_publishing(tmp_path, bundle, function, when):
             setattr(os, function, deadly)
             install(path, store, jobs=2)
 
-        code = end(forked(install_until))
+        code = end(forked.fork(install_until))
         check_ends_whole(bundle, store)
         if code == 0:
             break
@@ -160,8 +148,7 @@ def test_two_images_of_one_layer_and_one_is_removed_by_who_is_killed(tmp_path, b
     """At each rename and each removal of a file."""
     first, tree = bundle
     second = str(tmp_path / "second.tar")
-    with open(second, "wb") as stream:
-        stream.write(bundles.build(layer()[1], version="2"))
+    Path(second).write_bytes(bundles.build(layer()[1], version="2"))
     points = 0
     store = Store(str(tmp_path / "root"))
     while True:
@@ -185,7 +172,7 @@ def test_two_images_of_one_layer_and_one_is_removed_by_who_is_killed(tmp_path, b
             remove(store, image)
             remove(store, store.find("tiny:2"))
 
-        code = end(forked(remove_until))
+        code = end(forked.fork(remove_until))
         for left in store.installed():
             assert described(left.rootfs) == tree
         if code == 0:
@@ -200,7 +187,7 @@ def test_two_images_of_one_layer_and_one_is_removed_by_who_is_killed(tmp_path, b
 def test_two_at_once_end_in_one_image(tmp_path, bundle):
     path, tree = bundle
     store = Store(str(tmp_path / "root"))
-    pids = [forked(lambda: install(path, store, jobs=2)) for _ in range(4)]
+    pids = [forked.fork(lambda: install(path, store, jobs=2)) for _ in range(4)]
     assert [end(pid) for pid in pids] == [0, 0, 0, 0]
     assert len(os.listdir(store.images)) == 1
     assert described(store.find("tiny").rootfs) == tree
@@ -211,8 +198,7 @@ def test_four_bundles_of_one_layer_at_once_while_others_are_removed(tmp_path):
     entries, pieces = layer()
     paths = [str(tmp_path / ("%d.tar" % number)) for number in range(5)]
     for number, path in enumerate(paths):
-        with open(path, "wb") as stream:
-            stream.write(bundles.build(pieces, version=str(number)))
+        Path(path).write_bytes(bundles.build(pieces, version=str(number)))
 
     def come_and_go():
         for _ in range(5):
@@ -220,7 +206,7 @@ def test_four_bundles_of_one_layer_at_once_while_others_are_removed(tmp_path):
             gc.collect(gc.find(store, 9))
 
     works = [lambda path=path: install(path, store, jobs=1) for path in paths[:4]]
-    pids = [forked(work) for work in (come_and_go, *works)]
+    pids = [forked.fork(work) for work in (come_and_go, *works)]
     assert [end(pid) for pid in pids] == [0] * 5
     assert sorted(image.receipt.version for image in store.installed()) == ["0", "1", "2", "3"]
     for image in store.installed():

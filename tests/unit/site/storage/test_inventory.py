@@ -9,20 +9,12 @@ from deployer.contract.base.errors import IntegrityError, Refused
 from deployer.site.install import install as installing
 from deployer.site.install import remove
 from deployer.site.storage import inventory
-from deployer.site.storage.store import Store
 from tests import bundles
 
 
 @pytest.fixture
-def store(tmp_path):
-    return Store(str(tmp_path / "root"))
-
-
-@pytest.fixture
 def path(tmp_path):
-    path = tmp_path / "b.tar"
-    path.write_bytes(bundles.build(extra=[("deployer/app/train.py", b"pass")]))
-    return str(path)
+    return str(bundles.write(tmp_path / "b.tar", extra=[("deployer/app/train.py", b"pass")]))
 
 
 def test_a_whole_image_lacks_nothing(store, path):

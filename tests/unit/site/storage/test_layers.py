@@ -4,6 +4,7 @@ import errno
 import os
 import shutil
 import stat
+from pathlib import Path
 
 import pytest
 
@@ -21,16 +22,10 @@ from tests.trees import described
 OTHER = [(TarEntry(FILE, b"other", 0o644, 1), b"x")]
 
 
-@pytest.fixture
-def store(tmp_path):
-    return Store(str(tmp_path / "root"))
-
-
-def bundle(tmp_path, version="1", **options):
+def bundle(tmp_path, version="1", more=(), **options):
     """Return the path of a bundle of the same layer as the others, with an app of its own."""
-    path = tmp_path / (version + ".tar")
-    path.write_bytes(bundles.build(extra=[("deployer/app/v", version.encode())], version=version, **options))
-    return str(path)
+    extra = [("deployer/app/v", version.encode()), *more]
+    return str(bundles.write(tmp_path / (version + ".tar"), extra=extra, version=version, **options))
 
 
 @pytest.fixture
@@ -61,8 +56,7 @@ def test_one_rootfs_and_the_rest_is_each_ones_own(store, images):
     assert os.path.samefile(first.rootfs, second.rootfs)
     assert described(second.rootfs) == described(first.layers[0] + "/rootfs")
     for image in images:
-        with open(image.app + "/v") as stream:
-            assert stream.read() == image.receipt.version
+        assert Path(image.app + "/v").read_text() == image.receipt.version
         assert (image.receipt.files, image.receipt.bytes) == (len(bundles.ENTRIES) + 1, 609 + 1)
     assert inventory.check(store, second).missing == 0
 
@@ -179,8 +173,7 @@ def test_what_another_member_of_the_group_put_in_a_layer_s_place_is_not_used(tmp
     """It has all that a complete layer has, and other programs."""
     layer = images[0].layers[0]
     tree = described(images[0].rootfs)
-    with open(layer + "/rootfs/bin/tool", "r+b") as stream:
-        stream.write(b"evil")
+    bundles.overwrite(layer + "/rootfs/bin/tool", b"evil")
     if way == "owner":
         if os.geteuid():
             pytest.skip("only root can give a folder away")
@@ -254,13 +247,11 @@ def test_the_layer_of_an_image_without_a_receipt_stays_as_long_as_the_image(stor
 
 def test_a_shared_layer_is_verified_in_each_bundle(tmp_path, store, images):
     path = bundle(tmp_path, "3")
-    with open(path, "rb") as stream:
-        data = bytearray(stream.read())
+    data = bytearray(Path(path).read_bytes())
     for frame in images[0].manifest().segments:  # that of the others is at the same place
         if frame.kind == "frame" and frame.holds == "files":
             data[frame.offset + 20] ^= 1
-    with open(path, "wb") as stream:
-        stream.write(data)
+    Path(path).write_bytes(data)
     with pytest.raises(IntegrityError, match="does not match its digest"):
         installing.install(path, store)
     assert len(store.installed()) == len(os.listdir(store.images)) == 2
@@ -331,10 +322,7 @@ def test_an_image_of_an_older_deployer(tmp_path, store):
 def with_wheels(tmp_path, version, module=b"x = 1"):
     found = [("deployer/wheels/" + wheels.file_name("one"), wheels.wheel({"one/m.py": module}, "one"))]
     found.append(("deployer/variants/openmpi/" + wheels.file_name("two"), wheels.wheel({"two/m.py": b""}, "two")))
-    path = tmp_path / (version + ".tar")
-    extra = [("deployer/app/v", version.encode()), *found]
-    path.write_bytes(bundles.build(extra=extra, version=version, python="/usr/bin/python3"))
-    return str(path)
+    return bundle(tmp_path, version, found, python="/usr/bin/python3")
 
 
 @pytest.fixture
@@ -346,8 +334,7 @@ def compiled(monkeypatch):
         (module,) = [word[7:].partition(":")[0] for word in runtime if word.startswith("--bind=")]
         calls.append(module)
         os.mkdir(module + "/lib/__pycache__")
-        with open(module + "/lib/__pycache__/m.pyc", "w") as stream:
-            stream.write("compiled")
+        Path(module + "/lib/__pycache__/m.pyc").write_text("compiled")
 
     monkeypatch.setattr(installing.bytecode, "is_possible", lambda _: True)
     monkeypatch.setattr(installing.bytecode, "_runtime", lambda _: RUNTIMES["charliecloud"])
@@ -363,8 +350,7 @@ def test_the_same_wheels_are_unpacked_and_compiled_once(tmp_path, store, compile
     assert os.path.samefile(first.wheels, second.wheels)
     assert os.path.samefile(first.variant("openmpi"), second.variant("openmpi"))
     assert (first.receipt.files, first.receipt.bytes) == (second.receipt.files, second.receipt.bytes)
-    with open(second.wheels + "/lib/__pycache__/m.pyc") as stream:
-        assert stream.read() == "compiled"
+    assert Path(second.wheels + "/lib/__pycache__/m.pyc").read_text() == "compiled"
     installing.bytecode.restore(second.folder, str(tmp_path / "node"))
     assert os.path.isfile(str(tmp_path / "node/variants/openmpi/lib/__pycache__/m.pyc"))
     remove.remove(store, first, force=True)
@@ -414,9 +400,7 @@ def test_lost_overlays_are_repaired_and_damaged_wheels_are_refused(tmp_path, sto
     path = with_wheels(tmp_path, "3")
     with verify.opened(path) as stream:
         place = verify.begin(stream, path).member_segments("deployer/overlays/wheels.tar")[1].offset
-    with open(path, "r+b") as stream:
-        stream.seek(place + 40)
-        stream.write(b"!!")
+    bundles.overwrite(path, b"!!", place + 40)
     with pytest.raises(IntegrityError, match="does not match its digest"):
         installing.install(path, store)
     assert len(os.listdir(store.layers)) == 2

@@ -3,6 +3,7 @@
 import os
 import random
 import subprocess
+from pathlib import Path
 
 import ecdsa
 import pytest
@@ -35,14 +36,12 @@ def made(request, tmp_path_factory):
     """Return a signature that ssh-keygen made with a key of its own."""
     folder = tmp_path_factory.mktemp("key")
     key, message = str(folder / "key"), str(folder / "message")
-    with open(message, "wb") as stream:
-        stream.write(MESSAGE)
+    Path(message).write_bytes(MESSAGE)
     subprocess.check_call(["ssh-keygen", "-q", "-N", "", "-f", key, "-t", *request.param])
     subprocess.check_call(
         ["ssh-keygen", "-q", "-Y", "sign", "-f", key, "-n", sshsig.NAMESPACE, message], stderr=subprocess.DEVNULL
     )
-    with open(message + ".sig") as stream:
-        return sshsig.unarmored(stream.read())
+    return sshsig.unarmored(Path(message + ".sig").read_text())
 
 
 def test_what_ssh_keygen_signs_is_right(made):

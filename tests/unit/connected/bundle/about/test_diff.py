@@ -45,8 +45,7 @@ def write(path: Path, files: list[list[tuple[TarEntry, bytes]]], extra: list[tup
         ("links", stream(ENTRIES[4:])),
         ("links", END),
     ]
-    path.write_bytes(bundles.build(pieces=pieces, extra=extra, version=version))
-    return str(path)
+    return str(bundles.write(path, pieces, extra, version=version))
 
 
 @pytest.fixture
@@ -89,8 +88,7 @@ def test_a_large_file_whose_middle_changed(tmp_path: Path) -> None:
         data = stream([file(b"etc/large", content)])
         rest = [("rest", data[2512:4608]), ("rest", data[4608:])]
         pieces = [("folders", stream(FOLDERS)), ("files", data[:2512]), *rest, ("links", END)]
-        (tmp_path / name).write_bytes(bundles.build(pieces=pieces, version=name))
-        return str(tmp_path / name)
+        return str(bundles.write(tmp_path / name, pieces, version=name))
 
     assert diff(bundle("a", b"1"), bundle("b", b"2")).changed == ["/etc/large"]
 

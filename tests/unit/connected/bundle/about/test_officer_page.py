@@ -74,8 +74,7 @@ def write(
     extra = [("deployer/app/t.py", app), ("deployer/sbom.cdx.json", json.dumps({"components": components}).encode())]
     job = Job("train", ["python3", HOSTILE], 1, 4, 1, "00:10:00")
     pieces = [("files", stream(entries)), ("links", END)]
-    path.write_bytes(bundles.build(pieces=pieces, extra=extra, jobs=[job]))
-    return str(path)
+    return str(bundles.write(path, pieces, extra, jobs=[job]))
 
 
 def test_the_page_shows_what_an_officer_asks_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -173,9 +172,7 @@ def test_a_verdict_of_another_deployer_is_marked(tmp_path: Path) -> None:
 
 def test_a_damaged_bundle_has_no_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = Path(write(tmp_path / "a.tar", b"1"))
-    data = bytearray(path.read_bytes())
-    data[600] ^= 1
-    path.write_bytes(data)
+    bundles.flip(path, 600)
     assert main(["inspect", str(path), "--html", str(tmp_path / "page.html")]) == 4
     assert not (tmp_path / "page.html").exists()
     assert main(["inspect", str(path), "--since", "b.tar"]) == 2

@@ -104,9 +104,7 @@ def test_every_bundle_has_one_and_a_damaged_one_is_told(tmp_path: Path) -> None:
         data = sbom.read(stream, manifest)
     assert data
     assert sbom.counts(json.loads(data)) == {"deb": 1}
-    whole = bytearray(path.read_bytes())
-    whole[whole.index(b"pkg:deb/debian/x")] ^= 1
-    path.write_bytes(whole)
+    bundles.flip(path, path.read_bytes().index(b"pkg:deb/debian/x"))
     with opened(str(path)) as stream, pytest.raises(IntegrityError):
         sbom.read(stream, manifest)
 
@@ -128,8 +126,7 @@ def test_every_bundle_has_one_and_a_damaged_one_is_told(tmp_path: Path) -> None:
 def test_a_document_of_another_shape_is_told_by_every_view(
     tmp_path: Path, document: object, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = tmp_path / "b.tar"
-    path.write_bytes(bundles.build(extra=[("deployer/sbom.cdx.json", json.dumps(document).encode())]))
+    path = bundles.write(tmp_path / "b.tar", extra=[("deployer/sbom.cdx.json", json.dumps(document).encode())])
     for view in ([], ["--html", str(tmp_path / "b.html")]):
         assert main(["inspect", str(path), *view]) == 4
         assert "the SBOM" in capsys.readouterr().err

@@ -29,7 +29,7 @@ from deployer.contract.bundle.job import Job
 from deployer.contract.bundle.manifest import FRAME
 from deployer.system import files
 from deployer.system.trust.verify import begin, opened
-from tests import elves, tars, wheels
+from tests import bundles, elves, tars, wheels
 
 PYTHON = b"#!/usr/bin/python3\n" + b"print('tool')\n" * 20
 METADATA = b"Metadata-Version: 2.1\nName: numpy\nVersion: 1.26\nLicense: BSD\n\n"
@@ -235,9 +235,7 @@ def test_a_flipped_bit_in_the_known_bundle_is_found(packer: Packer) -> None:
     (kept,) = packer.cached("*.tar")
     said: list[str] = []
     for number, place in enumerate(places(whole)):
-        with kept.open("r+b") as stream:
-            stream.seek(place)
-            stream.write(bytes([whole[place] ^ 1]))
+        bundles.overwrite(kept, bytes([whole[place] ^ 1]), place)
         packing.pack(packer.contents(source), [], packer.folder / "b.tar", "zstd", packer.cache, say=said.append)
         assert (packer.folder / "b.tar").read_bytes() == whole
         assert source.reads == number + 2
@@ -396,9 +394,7 @@ def _another_inode(_: Packer, path: Path) -> None:
 
 
 def _another_front(_: Packer, path: Path) -> None:
-    with path.open("r+b") as stream:
-        stream.seek(5000)
-        stream.write(b"other")
+    bundles.overwrite(path, b"other", 5000)
 
 
 def _cut(_: Packer, path: Path) -> None:
@@ -473,9 +469,7 @@ def test_a_damaged_layer_that_deploy_forgets_is_made_again(packer: Packer) -> No
     packer.deploy(source, "1")
     with opened(str(path)) as stream:
         frame = next(each for each in begin(stream, str(path)).manifest.segments if each.kind == FRAME)
-    with path.open("r+b") as stream:
-        stream.seek(frame.offset + frame.size // 2)
-        stream.write(b"damage")
+    bundles.overwrite(path, b"damage", frame.offset + frame.size // 2)
     path.unlink()
     assert packer.deploy(source, "2") == packer.pack(source, "slow", "lab", cached=False)
     assert source.reads == 3

@@ -10,6 +10,7 @@ import pytest
 from deployer.connected.linker.code import instructions
 from deployer.connected.linker.code.code_facts import CodeFacts, Instructions
 from deployer.contract.elf.elf import ReadAt
+from tests.unit.connected.linker.test_dynamic import reader
 
 LOOPS = """
 double a[1024];
@@ -21,11 +22,6 @@ MAIN = '#include <stdio.h>\nint main(int c, char **v) { (void)v; printf("%%f\\n"
 BOTH, ASKED = "f(c) + g(c)", '__builtin_cpu_supports("avx2") ? f(c) : g(c)'
 AVX2 = '__attribute__((target("avx2")))'
 CLONES = '__attribute__((target_clones("avx2", "default")))'
-
-
-def reader(path: Path) -> ReadAt:
-    data = path.read_bytes()
-    return lambda offset, size: data[offset : offset + size]
 
 
 def compiled(folder: Path, function: str, call: str, *words: str) -> Path:

@@ -321,7 +321,6 @@ def test_scripts_of_setuptools() -> None:
 
     def packages(*words: str) -> tuple[set[str], str]:
         (program,) = follow(["python3", "t.py"], {"t.py": text.format(*words)}, image).programs
-        assert program.packages is not None
         return set(program.packages.imported), program.packages.unclear
 
     assert packages("my-tool", "my-tool") == ({f"{SITE}/numpy"}, "")
@@ -337,7 +336,6 @@ def test_a_venv_has_its_own_packages() -> None:
     for words in (["/opt/venv/bin/python", "-c", "import mpi4py"], ["/opt/venv/bin/tool"]):
         (program,) = follow(words, {}, image).programs
         assert program.path == "/usr/bin/python3.11"
-        assert program.packages is not None
         assert program.packages.imported == {f"{VENV}/mpi4py"}
 
 

@@ -33,7 +33,6 @@ from deployer.connected.linker.starts import wrappers
 )
 def test_the_command_in_a_wrappers_words(line: str, command: str) -> None:
     found = wrappers.inner(shlex.split(line))
-    assert found is not None
     assert list(found.words) == shlex.split(command)
     assert not found.unclear
 
@@ -41,7 +40,6 @@ def test_the_command_in_a_wrappers_words(line: str, command: str) -> None:
 @pytest.mark.parametrize("line", ["env -Z p", "nice -Q prog", "timeout 5", "numactl --show", "env -v=1 p"])
 def test_what_is_not_understood_is_unclear(line: str) -> None:
     found = wrappers.inner(shlex.split(line))
-    assert found is not None
     assert found.unclear
     assert not found.words
 

@@ -87,8 +87,7 @@ class FakeApi:
 
 @pytest.fixture
 def asked(tmp_path, monkeypatch):
-    bundle = tmp_path / "b.tar"
-    bundle.write_bytes(bundles.build(jobs=[Job("main", ["true"], 1, 1, 1, "00:01:00")]))
+    bundle = bundles.write(tmp_path / "b.tar", jobs=[Job("main", ["true"], 1, 1, 1, "00:01:00")])
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(container_image, "ensure", lambda client, tell: "image")
     monkeypatch.setattr(container, "make_pyz", lambda: b"pyz")

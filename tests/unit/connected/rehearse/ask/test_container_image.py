@@ -9,6 +9,7 @@ import pytest
 from docker.errors import ImageNotFound
 
 from deployer.connected.rehearse.ask import container_image
+from tests import running
 
 #: Without root and without user namespaces; mmdebstrap 1.3.5 was seen to end so. It counts its calls.
 MMDEBSTRAP = """#!/bin/sh
@@ -40,9 +41,7 @@ class Api:
 def test_where_mmdebstrap_cannot_work_docker_makes_the_image_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    program = tmp_path / "mmdebstrap"
-    program.write_text(MMDEBSTRAP)
-    program.chmod(0o700)
+    running.program(tmp_path, "mmdebstrap", MMDEBSTRAP)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     for name in ("XDG_CACHE_HOME", "XDG_STATE_HOME"):
         monkeypatch.setenv(name, str(tmp_path / name))

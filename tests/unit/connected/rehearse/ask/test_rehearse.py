@@ -29,8 +29,7 @@ TOOLS = SiteTools(b"", Path("/kit/bin/ch-run"))
 
 @pytest.mark.parametrize("bound", [".", "cache", "cache/deployer/rehearse/"])
 def test_a_bind_with_the_folder_of_rehearsals_is_refused(bound, tmp_path, monkeypatch):
-    bundle = tmp_path / "b.tar"
-    bundle.write_bytes(bundles.build(jobs=[Job("main", ["true"], 1, 1, 1, "00:01:00")]))
+    bundle = bundles.write(tmp_path / "b.tar", jobs=[Job("main", ["true"], 1, 1, 1, "00:01:00")])
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     request = RehearsalRequest(str(bundle), None, None, None, 10, binds=[f"{tmp_path}/{bound}:/data"])
     with pytest.raises(UsageError, match="the job could change it"):
@@ -38,8 +37,7 @@ def test_a_bind_with_the_folder_of_rehearsals_is_refused(bound, tmp_path, monkey
 
 
 def test_a_job_with_gpus_is_not_rehearsed_for_nodes_that_have_none(tmp_path):
-    bundle = tmp_path / "b.tar"
-    bundle.write_bytes(bundles.build(jobs=[Job("main", ["true"], 1, 2, 1, "00:01:00", gpus=2)]))
+    bundle = bundles.write(tmp_path / "b.tar", jobs=[Job("main", ["true"], 1, 2, 1, "00:01:00", gpus=2)])
     site = running.PLAN._replace(node=running.PLAN.node._replace(gpus=0))
     request = RehearsalRequest(str(bundle), None, site, None, 10)
     with pytest.raises(Refused, match=f"2 ranks per node x 2 GPUs = 4, but a node has no GPU of {site.partition}"):
@@ -79,8 +77,7 @@ def test_deployers_of_two_versions_have_tools_of_their_own(tmp_path, monkeypatch
 
 
 def test_rehearsals_of_one_image_install_it_one_after_the_other(tmp_path, monkeypatch):
-    bundle = tmp_path / "b.tar"
-    bundle.write_bytes(bundles.build(jobs=[]))
+    bundle = bundles.write(tmp_path / "b.tar", jobs=[])
     monkeypatch.setattr(rehearse.own_paths, "bytecode", lambda: tmp_path / "pyz" / "x")
     at_once, most = collections.Counter(), []
 

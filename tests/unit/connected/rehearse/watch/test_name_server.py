@@ -16,7 +16,6 @@ def question(name, kind=1):
 
 def test_a_question_is_answered_that_there_is_no_such_name():
     found = name_server.read(question("Storage.Example.ORG", 28))
-    assert found is not None
     assert found.name == "storage.example.org"
     assert struct.unpack_from("!6H", found.answer) == (77, 0x8183, 1, 0, 0, 0)
     assert found.answer[12:] == question("Storage.Example.ORG", 28)[12:]

@@ -116,8 +116,7 @@ def test_a_32_bit_program_is_reported_because_a_rehearsal_ends_it(observe, tmp_p
 
 
 def test_a_program_for_another_c_library(observe, tmp_path):
-    with open(os.path.realpath("/bin/cat"), "rb") as stream:
-        data = bytearray(stream.read())
+    data = bytearray(Path(os.path.realpath("/bin/cat")).read_bytes())
     at = data.index(b"/lib64/ld-")
     data[at : at + 7] = b"/lib99/"
     (tmp_path / "cat").write_bytes(bytes(data))

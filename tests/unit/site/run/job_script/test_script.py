@@ -179,9 +179,7 @@ CASES = {
     "inside-local": inside(made.PLAN._replace(scheduler="local"), MPICH._replace(family="intel"), nodes=1),
     "staged": inputs(ranks=2, staging=STAGING, memory_mb=1000),
     "staged-squashfs": inputs(
-        staging=PACKED._replace(broadcast=True, held=True),
-        start_option=made.START_OPTION._replace(join=True),
-        ranks=2,
+        staging=PACKED._replace(broadcast=True, held=True), start_option=made.START_OPTION._replace(join=True), ranks=2
     ),
     "staged-no-python": inputs(
         nodes=1, image_python=None, staging=STAGING._replace(kind=plan.DISK, place="/local disk", abi=None)
@@ -296,9 +294,7 @@ def test_the_agent_gives_a_command_the_environment_and_folder_of_the_job(tmp_pat
     folder.mkdir()
     (folder / "agent").write_text(script.agent(CASES["hosts"]._replace(folder=str(folder))))
     (folder / "environment").write_text(f"export WORD='a  b'\ncd -- {shlex.quote(str(folder))}\n")
-    ssh = tmp_path / "ssh"
-    ssh.write_text('#!/bin/sh\nwhile [ "$1" != cn7 ]; do shift; done\nshift\nexec sh -c "$*"\n')
-    ssh.chmod(0o755)
+    made.program(tmp_path, "ssh", 'while [ "$1" != cn7 ]; do shift; done\nshift\nexec sh -c "$*"\n')
     words = ["bash", str(folder / "agent"), "-x", "-q", "cn7", "printf '<%s>' \"$WORD\" \"$PWD\" 'x\ty!'; exit 7"]
     environment = {"PATH": "{}:{}".format(tmp_path, os.environ["PATH"])}
     done = subprocess.run(words, env=environment, stdout=subprocess.PIPE, check=False)
@@ -389,8 +385,7 @@ def test_a_node_whose_holder_ends_without_an_answer_ends_the_wait_for_the_others
     (tmp_path / "tool").write_text(
         f"[ $NODE = 1 ] || {{ {second}; }}\necho $$ >first; echo 'staged 0 cn1 '; exec sleep 60\n"
     )
-    (tmp_path / "uname").write_text("#!/bin/sh\necho cn2\n")
-    (tmp_path / "uname").chmod(0o755)
+    made.program(tmp_path, "uname", "echo cn2\n")
     lines = [SRUN, "tool=(bash tool x)", "PATH=$PWD:$PATH", step.replace("cd /  #", "#")]
     lines += ["answers", 'echo "$worst $reason"', "kill $(cat first)"]
     done = subprocess.run(
