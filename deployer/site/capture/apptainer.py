@@ -13,7 +13,7 @@ from typing import Optional
 from deployer.contract.base.errors import DeployerError
 from deployer.contract.base.json_records import Record
 from deployer.site.capture.started import HOST, OF_IMAGE
-from deployer.site.capture.tools import EACH, Said, Tools
+from deployer.site.capture.tools import EACH, Said, Tools, read_text
 from deployer.system import files, process
 
 _WORDS = ("exec", "--cleanenv", "--no-home", "--no-mount=home,cwd,tmp,hostfs")
@@ -96,10 +96,4 @@ def _forbidden(program: str) -> bool:
     except DeployerError:
         return False
     paths = re.findall(r"^(?:APPTAINER|SINGULARITY)_CONF_FILE=(/.+)$", said.stdout, re.MULTILINE)
-    for path in paths:
-        try:
-            with open(path, encoding="utf-8", errors="replace") as stream:
-                return _NOT_ALLOWED.search(stream.read()) is not None
-        except OSError:
-            continue  # the default is yes
-    return False
+    return any(_NOT_ALLOWED.search(read_text(path)) for path in paths)  # the default is yes

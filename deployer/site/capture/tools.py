@@ -6,6 +6,7 @@ import time
 from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 from deployer.contract.base.errors import DeployerError, MissingTool
+from deployer.contract.base.json_records import Record
 from deployer.contract.base.shell import quoted
 from deployer.system import process
 
@@ -15,6 +16,21 @@ EACH = 5.0
 
 _MAX_NOTES = 50
 _MAX_NOTE = 300
+_MAX_FILE = 16 * 1024 * 1024
+
+
+def determined(facts: Record) -> Record:
+    """Return the facts that could be determined: neither None nor an empty text, list or object."""
+    return {key: value for key, value in facts.items() if value not in (None, "", [], {})}
+
+
+def read_text(path: str) -> str:
+    """Return the text of a system file; empty if it cannot be read."""
+    try:
+        with open(path, "rb") as stream:
+            return stream.read(_MAX_FILE).decode("utf-8", "replace")
+    except OSError:
+        return ""
 
 
 class Said(NamedTuple):

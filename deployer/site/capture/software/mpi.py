@@ -116,16 +116,13 @@ def find(
         if folders:
             described["folders"] = folders
             opened = [libraries.add(system, path) for path in _inside(folders.values())]
-            more = libraries.closure(opened, search)
-            system.files.update(more.files)
-            system.links.update(more.links)
+            system.update(libraries.closure(opened, search))
         beside = sorted({_above(os.path.dirname(path)) for path in [*system.files, *system.links] if _is_own(path)})
         if beside:
             described["binds"] = beside
         found.mpi[name] = dict(described, source=source)
         found.trees[name] = tree
-        found.system.files.update(system.files)
-        found.system.links.update(system.links)
+        found.system.update(system)
     return found
 
 
