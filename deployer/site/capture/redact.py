@@ -6,7 +6,7 @@ import pwd
 import re
 import socket
 from contextlib import suppress
-from typing import Any, Dict, Iterable, Iterator, List, Mapping, Match, Sequence, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, Match, Sequence
 
 from deployer.contract.base.json_records import Record
 
@@ -67,7 +67,9 @@ class Redaction:
 
 def of(profile: Record, hidden: Sequence[str] = ()) -> Redaction:
     """Return the redaction of a capture: its machines, the user who created it, and the words in ``hidden``."""
-    return Redaction({HIDDEN: hidden, "host": hosts(_hosts(profile)), "user": users()})
+    login = profile.get("login")
+    own = [login["host"]] if isinstance(login, dict) and isinstance(login.get("host"), str) else []
+    return Redaction({HIDDEN: hidden, "host": hosts([*own, *_sources(profile)]), "user": users()})
 
 
 def hosts(names: Iterable[str]) -> List[str]:
@@ -88,18 +90,9 @@ def users() -> List[str]:
     return found
 
 
-def _hosts(profile: Record) -> Iterator[str]:
-    """Yield the machines in a captured profile."""
-    login = profile.get("login")
-    if isinstance(login, dict) and isinstance(login.get("host"), str):
-        yield login["host"]
-    for source in _sources(profile):
-        yield source
-
-
 def _sources(value: Any) -> Iterator[str]:
-    pairs: List[Tuple[str, Any]] = list(value.items()) if isinstance(value, dict) else []
-    for key, each in pairs:
+    """Yield the machines on which the facts of a profile were captured."""
+    for key, each in value.items() if isinstance(value, dict) else ():
         if key == "source" and isinstance(each, dict) and each.get("kind") == "captured":
             yield str(each.get("where", ""))
         else:

@@ -16,9 +16,9 @@ from deployer.contract.base.errors import IntegrityError, Refused, UsageError
 from deployer.contract.base.shell import code
 from deployer.contract.rules.batch_words import words
 from deployer.contract.site.plan import GpuRequest
-from deployer.site.capture import redact, report
+from deployer.site.capture import capture_files
 from deployer.site.capture.capture import CaptureRequest, capture
-from deployer.site.capture.report import CaptureReport
+from deployer.site.capture.capture_files import SiteCapture
 from deployer.site.capture.started import TrialWords
 from deployer.site.jobs import jobs
 from deployer.site.jobs.schedulers import SCHEDULERS
@@ -134,7 +134,7 @@ def step(request: SurveyRequest) -> List[PartitionCapture]:
     return [_settle(part, each, until) if each.state == _ENDED else each for part, each in zip(wanted, found)]
 
 
-def login(request: SurveyRequest) -> CaptureReport:
+def login(request: SurveyRequest) -> SiteCapture:
     """Return the capture of the login node; create it if there is none, or if the survey is too old."""
     _make_folder(request.folder)
     path = os.path.join(request.folder, _LOGIN)
@@ -143,8 +143,8 @@ def login(request: SurveyRequest) -> CaptureReport:
         _make_folder(request.folder)
     if not files.lexists(path):
         wanted = CaptureRequest(mpi=request.mpi, name=request.name, words=request.words)
-        report.write_report(path, capture(wanted, SCHEDULERS.values()))
-    return report.read(path)
+        capture(wanted, SCHEDULERS.values()).write(path)
+    return capture_files.read(path)
 
 
 def _is_stale(request: SurveyRequest) -> bool:
@@ -153,7 +153,7 @@ def _is_stale(request: SurveyRequest) -> bool:
     if time.time() - max(os.stat(path).st_mtime for path in paths) <= _STALE:
         return False
     try:
-        profile = report.read(os.path.join(request.folder, _LOGIN)).profile
+        profile = capture_files.read(os.path.join(request.folder, _LOGIN)).profile
     except (UsageError, IntegrityError):
         return True
     scheduler = _scheduler(profile)
@@ -178,21 +178,19 @@ def parts(request: SurveyRequest, profile: json_records.Record) -> List[_Part]:
 
 def collect(request: SurveyRequest, found: Sequence[PartitionCapture]) -> List[str]:
     """Write the result, remove what is no longer needed, and return the notes for the user."""
-    base = report.read(os.path.join(request.folder, _LOGIN))  # ``step`` also read it regardless of its age
+    base = capture_files.read(os.path.join(request.folder, _LOGIN))  # ``step`` also read it regardless of its age
     wanted = {part.name: part for part in parts(request, base.profile)}
     done = [wanted[each.name].capture for each in found if each.state == CAPTURED]
-    merged = report.merge([base, *map(report.read, done)])
+    merged = capture_files.merge([base, *map(capture_files.read, done)])
     missing = [each for each in found if each.state != CAPTURED]
     left_out = [f"partition {each.name}: no node was captured: {each.reason or each.state}" for each in missing]
     if _scheduler(base.profile) is None:
         left_out.append(_NO_SCHEDULER)
     notes = [*merged.profile.get("notes", []), *left_out]
-    profile = dict(merged.profile, **({"notes": notes} if notes else {}))
-    merged = CaptureReport(profile, merged.facts)
+    merged = SiteCapture(dict(merged.profile, **({"notes": notes} if notes else {})), merged.facts)
     if request.redact or request.hide:
-        hide = redact.of(merged.profile, request.hide)
-        merged = CaptureReport(hide(merged.profile), hide(merged.facts))
-    report.write_report(request.output, merged)
+        merged = merged.redacted(request.hide)
+    merged.write(request.output)
     files.remove_tree(request.folder)
     return notes
 
