@@ -122,10 +122,10 @@ def _inside(profile: Profile, name: str, partition: Partition, abi: str, launche
     return plans.InsideWay(
         launcher=launcher,
         abi=abi,
-        modules=tuple(_modules(profile, bare, None)),
-        binds=(*_mounts(profile, bare, bound.binds), *bound.binds),
+        modules=_modules(profile, bare, None),
+        binds=[*_mounts(profile, bare, bound.binds), *bound.binds],
         environment=bound.environment,
-        pass_environment=bound.passed,
+        pass_environment=list(bound.passed),
         host=bound.host,
     )
 

@@ -18,23 +18,9 @@ _SOURCES = {"data": DATA, "app": APP}
 _MAX_PATH = 1000
 #: Names in the job's folder that are not for the program.
 _OURS = (
-    "job.sh",
-    "job.json",
-    "job_id",
-    "result.json",
-    "payload.json",
-    "output.log",
-    "checkpoint",
-    "next",
-    "hosts",
-    "ranks",
-    "inside",
-    "agent",
-    "environment",
-    "machines",
-    "rehearsal",
-    "rehearsal-hook",
-)
+    "job.sh", "job.json", "job_id", "result.json", "payload.json", "output.log", "checkpoint", "next", "hosts", "ranks",
+    "inside", "agent", "environment", "machines", "rehearsal", "rehearsal-hook",
+)  # fmt: skip
 _HINT = "for instance links: {~/.keras/datasets: data/keras/datasets}"
 
 
