@@ -81,9 +81,9 @@ class SiteScheduler(Model):
     @field_validator("gpu_request")
     @classmethod
     def _is_known(cls, word: str | None, info: ValidationInfo) -> str | None:
-        said = _unknown_request(info.data.get("kind"), word)
-        if said:
-            raise ValueError(said)
+        problem = _unknown_request(info.data.get("kind"), word)
+        if problem:
+            raise ValueError(problem)
         return word
 
     @field_validator("storage")
@@ -378,12 +378,10 @@ class Profile(Machine):
             known = ", ".join(dict.fromkeys(each for group in own.values() for each in group)) or "none"
             hint = f"in partitions of the profile: {known}"
             raise UsageError(f"no partition of {self.name} has the MPI {mpi!r}", hint)
-        one: dict[str, dict[str, object]] = {name: {"mpi": [mpi]} if mpi in own[name] else {} for name in names}
-        if launch is not None:
-            one = {name: {**each, "launch": launch} for name, each in one.items()}
-        chosen = self.model_copy(
-            update={"partitions": {name: self.partitions[name].model_copy(update=one[name]) for name in names}}
-        )
+        of_all = {} if launch is None else {"launch": launch}
+        changes = {name: {**of_all, **({"mpi": [mpi]} if mpi in own[name] else {})} for name in names}
+        narrowed = {name: self.partitions[name].model_copy(update=changes[name]) for name in names}
+        chosen = self.model_copy(update={"partitions": narrowed})
         chosen._left_out = {name: each.queue for name, each in self.partitions.items() if name not in names}
         return chosen
 
@@ -422,7 +420,7 @@ class Profile(Machine):
             raise UsageError(f"site {self.name} has no partition {chosen!r}", f"it has: {', '.join(self.partitions)}")
         own = self.partitions[chosen]
         keys = [*Machine.model_fields, "launch"]
-        shared = {key: getattr(self, key) for key in keys if not _says(getattr(own, key))}
+        shared = {key: getattr(self, key) for key in keys if getattr(own, key) in (None, {}, [])}
         if mpi is not None:
             if mpi not in own.mpi:
                 known = ", ".join(own.mpi) or "none: jobs use the image's own"
@@ -438,10 +436,6 @@ def _usable(policy: Sequence[str], there: Iterable[str]) -> bool:
     """
     carried = {RUNTIMES[name].policy_name for name in CARRIED}
     return bool(set(policy) & {*there, *carried}) or not any(map(supported, policy))
-
-
-def _says(value: object) -> bool:
-    return value is not None and value not in ({}, [])
 
 
 class SiteFiles(NamedTuple):

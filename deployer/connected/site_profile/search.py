@@ -65,9 +65,8 @@ def names(skip_own: bool = False) -> dict[str, Path]:
         for path in sorted(folder.path / name for name in files.names(str(folder.path))):
             if path.suffix in SUFFIXES and path.stem != "schema" and not path.stem.endswith(_PARTS):
                 found.setdefault(path.stem, path)
-    for name in () if skip_own else files.names(str(published_folder())):
-        if is_name(name):
-            found.setdefault(name, published_folder() / name / f"{name}.yaml")
+    for name in () if skip_own else published_names():
+        found.setdefault(name, published_file(name))
     return dict(sorted(found.items()))
 
 
@@ -93,10 +92,8 @@ def find(name: str, beside: Path | None = None, skip: Collection[Path] = ()) -> 
         for path in _named(folder.path, name)
         if path.resolve() not in {each.resolve() for each in skip}
     ]
-    if not there and not curated and is_name(name):
-        path = published_folder() / name / f"{name}.yaml"
-        if files.lexists(str(path)):
-            return path
+    if not there and not curated and is_name(name) and files.lexists(str(published_file(name))):
+        return published_file(name)
     if not there:
         here = next((f"{name}{suffix}" for suffix in SUFFIXES if Path(f"{name}{suffix}").is_file()), None)
         if here and beside is None:
@@ -117,6 +114,16 @@ def find(name: str, beside: Path | None = None, skip: Collection[Path] = ()) -> 
 def published_folder() -> Path:
     """Return the folder of profiles that sites published. Each site has its own folder in it."""
     return xdg.state_folder("published")
+
+
+def published_file(name: str) -> Path:
+    """Return the entry point of a site's published profile."""
+    return published_folder() / name / f"{name}.yaml"
+
+
+def published_names() -> list[str]:
+    """Return the names of the published profiles that are kept here."""
+    return list(filter(is_name, files.names(str(published_folder()))))
 
 
 def is_name(text: str) -> bool:
@@ -151,13 +158,9 @@ def _check_owner(path: Path) -> None:
     for each in (path.parent, path):
         with files.errors_named(f"read {each}"):
             state = each.stat()
-        if state.st_uid not in (os.geteuid(), 0):
-            problem = f"belongs to another user (uid {state.st_uid})"
-        elif state.st_mode & stat.S_IWOTH:
-            problem = "can be written by everyone"
-        else:
-            continue
-        raise UsageError(
-            f"the profile {path} is not used by its name: {each} {problem}",
-            f"if you trust it, give its path: ./{path}" if not path.is_absolute() else f"if you trust it, give {path}",
-        )
+        foreign = state.st_uid not in (os.geteuid(), 0)
+        if foreign or state.st_mode & stat.S_IWOTH:
+            problem = f"belongs to another user (uid {state.st_uid})" if foreign else "can be written by everyone"
+            place = path if path.is_absolute() else f"its path: ./{path}"
+            text = f"the profile {path} is not used by its name: {each} {problem}"
+            raise UsageError(text, f"if you trust it, give {place}")

@@ -51,16 +51,13 @@ def stagings(runtime: str, filesystems: Mapping[str, Filesystem], mounts: bool) 
     """
     possible = runtime_table.RUNTIMES[runtime].stagings
     own = {path: each for path, each in filesystems.items() if each.shared is False and each.type is not None}
-    disks = {path: each for path, each in own.items() if each.type not in _MEMORY_TYPES}
-    memories = {path: each for path, each in own.items() if each.type in _MEMORY_TYPES}
-    staged = []
-    if disks:
-        path = max(disks, key=lambda each: (disks[each].size_mb or 0, each))
-        staged.append(Staging(DISK, path, disks[path].size_mb, broadcast=MANY_NODES))
-    if memories:
-        path = _SHARED_MEMORY if _SHARED_MEMORY in memories else min(memories)
-        staged.append(Staging(MEMORY, path, memories[path].size_mb, broadcast=MANY_NODES))
-        if mounts:
-            staged.append(Staging(SQUASHFS, path, memories[path].size_mb, broadcast=MANY_NODES))
-    staged = [choice for choice in staged if choice.staging in possible]
+    memories = [path for path, each in own.items() if each.type in _MEMORY_TYPES]
+    memory = _SHARED_MEMORY if _SHARED_MEMORY in memories else min(memories, default=None)
+    disk = max(own.keys() - memories, key=lambda path: (own[path].size_mb or 0, path), default=None)
+    places = [(DISK, disk), (MEMORY, memory), (SQUASHFS, memory if mounts else None)]
+    staged = [
+        Staging(staging, path, own[path].size_mb, broadcast=MANY_NODES)
+        for staging, path in places
+        if path is not None and staging in possible
+    ]
     return [Staging(NOT_STAGED, max_nodes=FEW_NODES if staged else None), *staged]

@@ -139,11 +139,7 @@ def environment(host: CapturedHost, mpi: Mpi, fabric: Fabric | None, own: Parts)
         found["FI_PROVIDER_PATH"] = posixpath.dirname(next(iter(plugins.values())))
     elif any(item.name == _PROVIDER_FOLDER for item in own.host):
         found["FI_PROVIDER_PATH"] = f"{FOLDER}/{_PROVIDER_FOLDER}"
-    if fabric and fabric.provider:
-        found["FI_PROVIDER"] = fabric.provider
-    elif ABIS.get(mpi.family) == MPICH_ABI:
-        for provider, plugin in _PROVIDERS.get(kind(fabric) or "", ()):
-            if plugin in plugins:
-                found["FI_PROVIDER"] = provider
-                break
-    return found
+    known = _PROVIDERS.get(kind(fabric) or "", ()) if ABIS.get(mpi.family) == MPICH_ABI else ()
+    captured = (provider for provider, plugin in known if plugin in plugins)
+    provider = (fabric and fabric.provider) or next(captured, None)
+    return {**found, "FI_PROVIDER": provider} if provider else found

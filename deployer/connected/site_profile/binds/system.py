@@ -55,10 +55,6 @@ class CapturedHost(NamedTuple):
         """The libraries below the MPI's prefix, without links."""
         return (path for path in self.files.files if path.startswith(self.prefix + "/"))
 
-    def own(self, path: str) -> bool:
-        """Return whether a path is below the MPI's prefix."""
-        return path.startswith(self.prefix + "/")
-
     def facts(self, path: str) -> Facts | None:
         """Return the captured facts of a file after following links, or None."""
         real = self.view.resolve(path)

@@ -75,9 +75,9 @@ class _Node(NamedTuple):
     origin: FileLine
 
 
-def is_slurm_conf(text: str) -> bool:
-    """Return whether a text is a slurm.conf or part of one."""
-    return _LOOKS.search(text) is not None
+def is_configuration(text: str) -> bool:
+    """Return whether a text is a slurm.conf, part of one, or a gres.conf."""
+    return _LOOKS.search(text) is not None or is_gres_conf(text)
 
 
 def is_gres_conf(text: str) -> bool:
@@ -272,16 +272,10 @@ class SlurmConf:
     def _write(self, name: str, record: _Record, members: Sequence[_Node], more: Mapping[str, str]) -> None:
         draft, place = self._draft, ("partitions", name)
         draft.set(place, {}, record.origin)
-        for key, value in more.items():
-            draft.set((*place, key), value, record.origin)
-        if members:
-            draft.set((*place, "nodes"), len(members), record.origin)
-        largest = _count(record.values.get("maxnodes"))
-        if largest:
-            draft.set((*place, "max_nodes"), largest, record.origin)
-        time = _time(record.values.get("maxtime", ""))
-        if time:
-            draft.set((*place, "max_time"), time, record.origin)
+        largest, time = _count(record.values.get("maxnodes")), _time(record.values.get("maxtime", ""))
+        for key, fact in {**more, "nodes": len(members), "max_nodes": largest, "max_time": time}.items():
+            if fact:
+                draft.set((*place, key), fact, record.origin)
         kinds = list(dict.fromkeys(node.kind for node in members))
         for below, fact in kinds[0] if kinds else ():
             if all((below, fact) in kind for kind in kinds):
@@ -297,19 +291,14 @@ def _lines(text: str, name: str) -> Iterator[tuple[str, FileLine]]:
     """Yield the lines without comments. Continued lines are joined."""
     parts: list[str] = []
     begin = 1
-    for number, line in enumerate(text.splitlines(), 1):
-        if not parts:
-            begin = number
+    for number, line in enumerate([*text.splitlines(), ""], 1):  # the last line may be continued
+        begin = begin if parts else number
         plain = re.split(r"(?<!\\)#", line, maxsplit=1)[0].rstrip()
-        if plain.endswith("\\"):
-            parts.append(plain[:-1])
-            continue
-        parts.append(plain)
-        whole, parts = "".join(parts).strip(), []
-        if whole:
-            yield whole, FileLine(name, begin)
-    if whole := "".join(parts).strip():
-        yield whole, FileLine(name, begin)
+        parts.append(plain.removesuffix("\\"))
+        if not plain.endswith("\\"):
+            if whole := "".join(parts).strip():
+                yield whole, FileLine(name, begin)
+            parts = []
 
 
 def _unquoted(value: str) -> str:
