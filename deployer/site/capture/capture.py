@@ -5,7 +5,7 @@ import re
 import shutil
 import socket
 import time
-from typing import Iterable, NamedTuple, Optional, Sequence
+from typing import Collection, NamedTuple, Optional, Sequence
 
 from deployer import __version__
 from deployer.contract.base import facts
@@ -43,13 +43,12 @@ class CaptureRequest(NamedTuple):
     words: Optional[TrialWords] = None
 
 
-def capture(request: CaptureRequest, systems: Iterable[BatchSystem]) -> SiteCapture:
+def capture(request: CaptureRequest, systems: Collection[BatchSystem]) -> SiteCapture:
     """Return the facts of this machine. Raises UsageError for a node whose partition is unknown.
 
     Args:
         systems: the batch systems to try; the first one that answers provides the facts.
     """
-    systems = list(systems)
     partition = request.partition or _of_job(systems, "job_partition")
     if request.node and not partition:
         raise UsageError(
@@ -71,7 +70,7 @@ def capture(request: CaptureRequest, systems: Iterable[BatchSystem]) -> SiteCapt
     for name, (module, version) in modules.runtimes(available.chains).items():
         loads = available.chains[module]
         own = {"module": list(loads) if len(loads) > 1 else module, "version": version}
-        this["runtimes"].setdefault(name, {key: value for key, value in own.items() if value})
+        this["runtimes"].setdefault(name, determined(own))
     this.update(determined({"fabric": network.fabric, "driver": network.driver}), filesystems=filesystems.find(tools))
     system = mpis.system
     system.update(network.system)
@@ -128,7 +127,7 @@ def _of_node(
     return {"partitions": {partition: dict(this, node=shape, source=source)}}
 
 
-def _of_job(systems: Iterable[BatchSystem], name: str) -> Optional[str]:
+def _of_job(systems: Collection[BatchSystem], name: str) -> Optional[str]:
     """Return the value of the variable that a batch system sets in its jobs."""
     return next(filter(None, (os.environ.get(getattr(system, name)) for system in systems)), None)
 

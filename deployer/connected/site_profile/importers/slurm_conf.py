@@ -32,26 +32,16 @@ _LOOKS_GRES = re.compile(r"(?im)^[ \t]*((NodeName\s*=\s*\S+\s+)?Name\s*=\s*\w+\s
 _TEMPLATES = ("{{", "{%", "<%", "${")
 #: The vendors of GPUs that gres.conf detects with a vendor's library or by device files.
 _VENDORS = {"nvml": "nvidia", "nvidia": "nvidia", "rsmi": "amd", "oneapi": "intel"}
-#: Settings of a partition without an equivalent in a profile, with the text of their note.
+#: Settings of a partition without an equivalent in a profile, by the text of their note.
 _NOT_EXPRESSED = {
-    "allowaccounts": "who may use a partition",
-    "allowgroups": "who may use a partition",
-    "allowqos": "who may use a partition",
-    "denyaccounts": "who may use a partition",
-    "denyqos": "who may use a partition",
-    "rootonly": "who may use a partition",
-    "reqresv": "who may use a partition",
-    "minnodes": "a least number of nodes",
-    "exclusiveuser": "how jobs share nodes",
-    "oversubscribe": "how jobs share nodes",
-    "shared": "how jobs share nodes",
-    "qos": "limits of a partition in its own QoS",
-    "maxcpuspernode": "a limit of cores per job",
-    "maxmempernode": "a limit of memory",
-    "maxmempercpu": "a limit of memory",
-    "defmempercpu": "memory of jobs that name none",
-    "defmempernode": "memory of jobs that name none",
-    "defaulttime": "the time of jobs that name none",
+    "who may use a partition": "allowaccounts allowgroups allowqos denyaccounts denyqos rootonly reqresv",
+    "a least number of nodes": "minnodes",
+    "how jobs share nodes": "exclusiveuser oversubscribe shared",
+    "limits of a partition in its own QoS": "qos",
+    "a limit of cores per job": "maxcpuspernode",
+    "a limit of memory": "maxmempernode maxmempercpu",
+    "memory of jobs that name none": "defmempercpu defmempernode",
+    "the time of jobs that name none": "defaulttime",
 }
 
 
@@ -202,9 +192,9 @@ class SlurmConf:
     # --------------------------------------------------------------------------------------------------------- facts
 
     def _site(self) -> None:
-        if self._partitions or self._nodes:
-            origin = self._partitions[0].origin if self._partitions else next(iter(self._nodes.values())).origin
-            self._draft.set(("scheduler", "kind"), "slurm", origin)
+        origins = [each.origin for each in self._partitions] + [node.origin for node in self._nodes.values()]
+        if origins:
+            self._draft.set(("scheduler", "kind"), "slurm", origins[0])
         with_gpus = next((node for node in self._nodes.values() if _GPUS in dict(node.kind)), None)
         if with_gpus:
             self._draft.set(("scheduler", "gpu_request"), "gres", with_gpus.origin)
@@ -239,25 +229,25 @@ class SlurmConf:
         for node in members:
             groups.setdefault(node.kind, []).append(node)
         features = _telling(groups)
-        if len(groups) > 1 and features is not None:
+        if len(groups) > 1 and features is None:
+            text = f"{name}: {len(groups)} kinds, and no feature tells them apart"
+            self._draft.note("a partition of different nodes", text, record.origin)
+        if len(groups) == 1 or not features:
+            self._write(name, record, members, {})
+        else:
             for kind, feature in features.items():
                 self._write(f"{name}-{feature}", record, groups[kind], {"queue": name, "constraint": feature})
-        else:
-            self._write(name, record, members, {})
-            if len(groups) > 1:
-                text = f"{name}: {len(groups)} kinds, and no feature tells them apart"
-                self._draft.note("a partition of different nodes", text, record.origin)
-        for key, words in _NOT_EXPRESSED.items():
-            value = record.values.get(key)
-            if value is not None and value.upper() not in ("ALL", "NO", "UNLIMITED"):
+        for key, words in ((key, words) for words, keys in _NOT_EXPRESSED.items() for key in keys.split()):
+            value = record.values.get(key, "NO")
+            if value.upper() not in ("ALL", "NO", "UNLIMITED"):
                 self._draft.note(words, f"{name}: {key}={value}", record.origin)
 
     def _members(self, record: _Record) -> tuple[list[_Node], int]:
         """Return the known nodes of a partition, and the number of unknown ones."""
         text = record.values.get("nodes", "")
-        found: list[_Node] = list(self._nodes.values()) if text.upper() == "ALL" else []
-        if found:
-            return found, 0
+        if text.upper() == "ALL" and self._nodes:
+            return list(self._nodes.values()), 0
+        found: list[_Node] = []
         missing = 0
         for name in dict.fromkeys(self._expanded(text, record.origin)):
             for each in self._sets.get(name, [name]):
@@ -313,7 +303,7 @@ def _words(text: str) -> list[str]:
         if sign.group() == "," and not depth:
             found.append(text[begin : sign.start()])
             begin = sign.end()
-    return [word for word in (*found, text[begin:]) if word]
+    return list(filter(None, [*found, text[begin:]]))
 
 
 def _expand(name: str, origin: FileLine) -> list[str]:
@@ -327,7 +317,7 @@ def _expand(name: str, origin: FileLine) -> list[str]:
             if bounds is None:
                 members.append(each)
                 continue
-            first, last = bounds.group(1), bounds.group(2) or bounds.group(1)
+            first, last = bounds[1], bounds[2] or bounds[1]
             if len(first) > 9 or len(last) > 9 or int(last) - int(first) >= _MAX_NODES:
                 raise UsageError(f"{origin}: more than {_MAX_NODES} nodes: {name[:60]}")
             members += [f"{number:0{len(first)}}" for number in range(int(first), int(last) + 1)]

@@ -5,7 +5,7 @@ import mmap
 import os
 import re
 import sys
-from typing import Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from deployer.contract.base.errors import DeployerError
 from deployer.contract.base.json_records import Record
@@ -128,14 +128,12 @@ def find(
         for path in pmi:
             libraries.add(system, path)
         folders = dict(_folders(tools, place, described["family"]), **_pmix_folders(system))
-        if folders:
-            described["folders"] = folders
-            opened = [libraries.add(system, path) for path in _inside(folders.values())]
-            system.update(libraries.closure(opened, search))
-        beside = sorted({_above(os.path.dirname(path)) for path in [*system.files, *system.links] if _is_own(path)})
-        if beside:
-            described["binds"] = beside
-        found.mpi[name] = dict(described, source=source)
+        opened = (path for folder in folders.values() for path in sorted(glob.glob(glob.escape(folder) + "/*.so")))
+        system.update(libraries.closure([libraries.add(system, path) for path in opened], search))
+        # Libraries with a prefix of their own, as from a site's package manager, instead of the system's.
+        own = (path for path in [*system.files, *system.links] if not path.startswith(("/usr/", "/lib/", "/lib64/")))
+        binds = sorted({_above(os.path.dirname(path)) for path in own})
+        found.mpi[name] = {**described, **determined({"folders": folders, "binds": binds}), "source": source}
         found.trees[name] = tree
         found.system.update(system)
     return found
@@ -170,21 +168,10 @@ def _pmix_folders(system: LibraryTree) -> Dict[str, str]:
     return {variable: os.path.normpath(path) for variable, path in paths.items() if os.path.isdir(path)}
 
 
-def _inside(folders: Iterable[str]) -> Iterator[str]:
-    """Yield the libraries directly inside some folders."""
-    for folder in folders:
-        yield from sorted(glob.glob(os.path.join(glob.escape(folder), "*.so")))
-
-
 def _pmi(place: _Place) -> List[str]:
     """Return the scheduler's PMI library that Intel MPI is configured to open, if it is elsewhere."""
     path = (place.module.sets if place.module else os.environ).get("I_MPI_PMI_LIBRARY", "")
     return [path] if os.path.isfile(path) and not path.startswith(place.prefix + "/") else []
-
-
-def _is_own(path: str) -> bool:
-    """Return whether a library has its own prefix, as from a site's package manager, instead of the system's."""
-    return not path.startswith(("/usr/", "/lib/", "/lib64/"))
 
 
 def _places(tools: Tools, modules: Sequence[Module], named: Sequence[str]) -> Iterator[_Place]:
@@ -205,13 +192,11 @@ def _places(tools: Tools, modules: Sequence[Module], named: Sequence[str]) -> It
     for pattern in _USUAL:
         if tools.answers("/" + pattern.split("/")[1]):
             candidates += [(path, None) for path in sorted(glob.glob(pattern))]
-    seen = set()
+    distinct: Dict[str, Optional[Module]] = {}
     for prefix, module in candidates:
-        prefix = os.path.normpath(prefix)
-        if prefix in seen or not prefix.startswith("/"):
-            continue
-        seen.add(prefix)
-        if not prefix.startswith(("/opt/", "/usr")) and not tools.answers(prefix):
+        distinct.setdefault(os.path.normpath(prefix), module)
+    for prefix, module in distinct.items():
+        if not prefix.startswith(("/opt/", "/usr")) and not (prefix.startswith("/") and tools.answers(prefix)):
             continue
         places = list(_libraries_below(prefix, module))
         yield from places if prefix in _SYSTEM else places[:1]  # packages put several among the system's libraries
