@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field, PrivateAttr, ValidationInfo, field_valida
 
 from deployer.connected.ground.yaml_model import KeyPath, Model, Problems, Sha256, form
 from deployer.connected.site_profile import forms
-from deployer.connected.site_profile.machine import FactSource, Machine, NodeHardware
+from deployer.connected.site_profile.machine import FactSource, Machine, NodeGpus, NodeHardware, SiteRuntime
 from deployer.contract.base.errors import Unknown, UsageError
 from deployer.contract.elf.dynamic import Facts
 from deployer.contract.rules.batch_words import WORDS, words
@@ -256,6 +256,15 @@ class Partition(Machine):
     parallel_environment: str | None = None
     hosts: list[forms.HostName] = []
     source: FactSource | None = None
+
+    @property
+    def gpus(self) -> NodeGpus | None:
+        """Return what is known about the GPUs of a node."""
+        return self.node.gpus if self.node else None
+
+    def runtime(self, name: str) -> SiteRuntime:
+        """Return what is known about a runtime of the nodes."""
+        return self.runtimes.get(name, SiteRuntime())
 
 
 class FactsFile(Model):

@@ -71,7 +71,7 @@ def _of_partition(profile: Profile, partition: Partition) -> Iterator[str]:
         "file systems": partition.filesystems,
         "network devices": partition.fabric and partition.fabric.devices,
         "how jobs request GPUs": profile.scheduler is None or gpu_word(profile.scheduler, partition),
-        "version of the GPU driver": not (node and node.gpus) or (partition.driver and partition.driver.version),
+        "version of the GPU driver": not partition.gpus or (partition.driver and partition.driver.version),
     }
     yield from (fact for fact, value in known.items() if not value)
     yield from (f"version of {runtime}" for runtime, own in partition.runtimes.items() if own.version is None)

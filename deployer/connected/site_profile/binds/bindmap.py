@@ -45,11 +45,10 @@ def make(profile: Profile, name: str, partition: Partition) -> BindMap:
         environment["FI_PROVIDER"] = partition.fabric.provider
     environment = {**fabric.sockets(partition.fabric), **environment}
     single, passed = list(found.host), found.passed
-    gpus = partition.node.gpus if partition.node else None
-    if gpus:
-        passed = gpu.passed(gpus)
+    if partition.gpus:
+        passed = gpu.passed(partition.gpus)
         environment = {**gpu.environment(partition.fabric), **environment}
-    if gpus and partition.driver and partition.driver.kind == "nvidia":  # others are completely in the image
+    if partition.gpus and partition.driver and partition.driver.kind == "nvidia":  # others are completely in the image
         single += _of_driver(host, partition.driver)
         environment = {"LD_LIBRARY_PATH": LIBRARIES, **environment}
     environment |= (mpi.environment if mpi else {}) | partition.environment
