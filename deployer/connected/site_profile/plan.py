@@ -62,6 +62,7 @@ def make_plan(profile: Profile, bundle: str, abis: Sequence[str] = (), partition
     abi = host_mpi.abi if host_mpi else own
     way = Way(launcher, "", None) if inside and launcher else choose(profile, name, chosen, mpi, abi)
     options = _start_options(profile, chosen, host_mpi, way)
+    passed_by_launcher = [] if inside else passed(way, abi if host_mpi else None, mpi.family if mpi else None)
     scheduler = known(profile.scheduler, profile, "scheduler")
     policy = known(profile.policy, profile, "policy", "runtimes")
     return plans.Plan(
@@ -77,10 +78,7 @@ def make_plan(profile: Profile, bundle: str, abis: Sequence[str] = (), partition
         mpi=host_mpi,
         binds=[*_mounts(profile, chosen, bound.binds), *bound.binds],
         environment=bound.environment,
-        pass_environment=[
-            *([] if inside else passed(way, abi if host_mpi else None, mpi.family if mpi else None)),
-            *bound.passed,
-        ],
+        pass_environment=[*passed_by_launcher, *bound.passed],
         start_options=plans.inside_options(options, way.launcher) if inside else options,
         abi=abi,
         host=bound.host,
@@ -283,7 +281,7 @@ def _start_options(
         for runtime in runtime_table.in_order(policy.runtimes)
         if runtime_table.supported(runtime) and _there(partition, runtime)
     ]
-    mounts = {option: mounts_squashfs(partition, option.runtime) is True for option in unstaged}
+    mounts = {option: mounts_squashfs(partition, option.runtime) for option in unstaged}
     options = [each for option in unstaged for each in stagings(option, partition.filesystems, mounts[option])]
     # A copy on each node needs a batch step besides that of the ranks.
     return [option for option in options if steps or option.staging == plans.NOT_STAGED]

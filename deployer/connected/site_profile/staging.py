@@ -18,7 +18,7 @@ _MEMORY_TYPES = ("tmpfs", "ramfs")
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108  named, not used here
 
 
-def stagings(option: StartOption, filesystems: Mapping[str, Filesystem], mounts: bool) -> list[StartOption]:
+def stagings(option: StartOption, filesystems: Mapping[str, Filesystem], mounts: bool | None) -> list[StartOption]:
     """Return a start option, and the same option with each possible staging of a partition, best first.
 
     For a few nodes the installed folder is best. Next is the node's disk, which needs no memory, then its memory:
@@ -28,7 +28,7 @@ def stagings(option: StartOption, filesystems: Mapping[str, Filesystem], mounts:
     Args:
         option: the start option for the installed folder.
         filesystems: the partition's file systems by path.
-        mounts: whether a SquashFS file can be mounted.
+        mounts: whether a SquashFS file can be mounted; None: unknown.
     """
     possible = runtime_table.RUNTIMES[option.runtime].stagings
     own = {path: each for path, each in filesystems.items() if each.shared is False and each.type is not None}
