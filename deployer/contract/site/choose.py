@@ -48,10 +48,6 @@ class StagingNeed(NamedTuple):
     ranks_mb: int = 0
     objections: Mapping[str, Obstacle] = {}
 
-    def size(self, staging: str) -> int:
-        """Return the size of the image in MiB on a node with this staging."""
-        return self.sizes.get(staging, 0)
-
 
 _NOTHING = StagingNeed({})
 
@@ -131,7 +127,7 @@ def _objection(
 
 def _too_large(option: StartOption, plan: Plan, need: StagingNeed) -> Optional[Obstacle]:
     """Return the calculation if the image does not fit into a node, else None."""
-    size, memory = need.size(option.staging), plan.node.memory_mb
+    size, memory = need.sizes.get(option.staging, 0), plan.node.memory_mb
     if option.room_mb is not None and size > option.room_mb:
         return Obstacle("the image takes %d MiB, but %s has %d MiB" % (size, option.place, option.room_mb))
     whole = size + need.ranks_mb
