@@ -61,16 +61,11 @@ def libraries(host: CapturedHost, driver: Driver) -> list[HostFile]:
     return found
 
 
-def environment(fabric: Fabric | None) -> dict[str, str]:
+def environment(fabric: Fabric) -> dict[str, str]:
     """Return the variables that select NCCL's network, from the devices in the profile."""
-    devices = fabric.devices if fabric else []
-    interfaces = [name for name in devices if _INTERFACE.match(name)]
-    adapters = [name for name in devices if name not in interfaces]
-    if fabric is None or not devices:
-        return {}
+    interfaces = list(filter(_INTERFACE.match, fabric.devices))
+    adapters = [name for name in fabric.devices if name not in interfaces]
     if adapters and fabric.kind not in _WITHOUT_VERBS:
         return {"NCCL_IB_HCA": "=" + ",".join(adapters)}
-    found = {"NCCL_IB_DISABLE": "1"}
-    if interfaces:
-        found["NCCL_SOCKET_IFNAME"] = "=" + ",".join(interfaces)
-    return found
+    sockets = {"NCCL_SOCKET_IFNAME": "=" + ",".join(interfaces)} if interfaces else {}
+    return {"NCCL_IB_DISABLE": "1", **sockets} if fabric.devices else {}
