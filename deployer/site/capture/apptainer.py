@@ -42,17 +42,15 @@ def facts(tools: Tools, program: str) -> Record:
     It starts test containers here. The notes contain the messages of failed starts.
     """
     setuid = starter(shutil.which(program)) is not None
-    found: Record = {"setuid": setuid}
     with tempfile.TemporaryDirectory() as folder:
         image, packed = os.path.join(folder, "image"), os.path.join(folder, "image.sqfs")
         for name in OF_IMAGE:
             os.makedirs(os.path.join(image, name))
         with open(packed, "wb") as stream:
             stream.write(_SQUASHFS.ljust(_LEAST, b"\0"))
-        found["starts"] = _start(tools, program, image, "FOLDER") is not None
-        if found["starts"]:
-            found["squashfs"] = _way(_start(tools, program, packed, "SQUASHFS"), setuid)
-    return found
+        starts = _start(tools, program, image, "FOLDER") is not None
+        squashfs = {"squashfs": _way(_start(tools, program, packed, "SQUASHFS"), setuid)} if starts else {}
+    return {"setuid": setuid, "starts": starts, **squashfs}
 
 
 def _start(tools: Tools, program: str, image: str, what: str) -> Optional[Said]:

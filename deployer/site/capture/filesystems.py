@@ -58,19 +58,17 @@ def _of(folder: str, mounted: List[MountedFilesystem]) -> Optional[MountedFilesy
 
 
 def _filesystem(tools: Tools, mount: MountedFilesystem) -> Record:
-    found: Record = {"type": mount.type}
-    if mount.type in (*_SHARED, *_MEMORY):
-        found["shared"] = mount.type in _SHARED
+    shared = mount.type in _SHARED
     said = tools.ask(["stat", "--file-system", "--format=%S %b %c", mount.path], _PATIENCE)
     numbers = re.match(r"^(\d{1,12}) (\d{1,18}) (\d{1,18})$", said.out.strip()) if said else None
-    if numbers:
-        block, blocks, inodes = map(int, numbers.groups())
-        found["size_mb"] = block * blocks // _MIB
-        if inodes:
-            found["inodes"] = inodes
-    if mount.type in _SHARED:
-        found.update(_quota(tools, mount))
-    return found
+    block, blocks, inodes = map(int, numbers.groups()) if numbers else (0, 0, 0)
+    found = {
+        "type": mount.type,
+        "shared": shared if shared or mount.type in _MEMORY else None,
+        "size_mb": block * blocks // _MIB if numbers else None,
+        "inodes": inodes or None,
+    }
+    return {**determined(found), **(_quota(tools, mount) if shared else {})}
 
 
 def _quota(tools: Tools, mount: MountedFilesystem) -> Dict[str, int]:

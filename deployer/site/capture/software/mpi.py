@@ -341,13 +341,11 @@ def _tree(tools: Tools, libraries: Libraries, place: _Place, described: Record) 
         return tree
     entries = 0
     for folder, folders, names in os.walk(place.prefix):
-        for name in [name for name in folders if os.path.islink(os.path.join(folder, name))]:
-            inner = os.path.relpath(os.path.join(folder, name), place.prefix)
-            tree.links[inner] = os.readlink(os.path.join(folder, name))
+        links = [name for name in folders if os.path.islink(os.path.join(folder, name))]
         folders[:] = sorted(name for name in folders if name not in _SKIPPED)
         entries += len(names)
-        for name in sorted(names):
-            if _LIBRARY.search(name) and len(tree.files) < _MAX_LIBRARIES:
+        for name in [*links, *sorted(filter(_LIBRARY.search, names))]:
+            if len(tree.files) < _MAX_LIBRARIES:
                 _add(tree, libraries, place.prefix, os.path.join(folder, name))
         if entries > _MAX_ENTRIES or len(tree.files) >= _MAX_LIBRARIES or not tools.left:
             tools.note(f"{place.prefix}: has more files than were examined")
