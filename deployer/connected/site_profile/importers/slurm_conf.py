@@ -94,7 +94,6 @@ class SlurmConf:
         self._sets: dict[str, list[str]] = {}
         self._partitions: list[_Record] = []
         self._vendors: set[tuple[str, FileLine]] = set()
-        self._gres: list[_Record] = []
         self._defaults: dict[str, dict[str, str]] = {"nodename": {}, "partitionname": {}, "nodeset": {}}
         self._included: set[str] = set()
         self._members_read = 0
@@ -102,7 +101,8 @@ class SlurmConf:
 
     def facts(self) -> None:
         """Write all facts to the draft."""
-        named = self._named_by_includes()
+        lines = (line for name, text in self._texts.items() for line, _ in _lines(text, name))
+        named = {include[1].rpartition("/")[2] for include in map(_INCLUDE.match, lines) if include}
         # An included file is read at its Include. A file that is still unread after the others is in a cycle.
         for name, text in sorted(self._texts.items(), key=lambda item: (item[0] in named, is_gres_conf(item[1]))):
             if name not in self._included:
@@ -113,30 +113,22 @@ class SlurmConf:
 
     # ------------------------------------------------------------------------------------------------------- reading
 
-    def _named_by_includes(self) -> set[str]:
-        """Return the base names of included files."""
-        lines = (line for name, text in self._texts.items() for line, _ in _lines(text, name))
-        return {found.group(1).rpartition("/")[2] for found in map(_INCLUDE.match, lines) if found}
-
     def _file(self, name: str, text: str, depth: int) -> None:
         if depth > _MAX_INCLUDES:
             raise UsageError(f"{name} is included in a circle")
         self._included.add(name)
         for line, origin in _lines(text, name):
             include = _INCLUDE.match(line)
-            if include:
-                other = include.group(1).rpartition("/")[2]
-                if other in self._texts:
-                    self._file(other, self._texts[other], depth + 1)
-                else:
-                    self._draft.note("an included file that was not given", include.group(1), origin)
-                continue
-            if any(sign in line for sign in _TEMPLATES):
-                self._draft.note("a line of a template", line, origin)
-                continue
+            other = include[1].rpartition("/")[2] if include else ""
             values = {key.lower(): _unquoted(value) for key, value in _PAIR.findall(line)}
             first = next(iter(values), "")
-            if not values:
+            if include and other in self._texts:
+                self._file(other, self._texts[other], depth + 1)
+            elif include:
+                self._draft.note("an included file that was not given", include[1], origin)
+            elif any(sign in line for sign in _TEMPLATES):
+                self._draft.note("a line of a template", line, origin)
+            elif not values:
                 self._draft.note("a line without a setting", line, origin)
             elif first in ("nodename", "partitionname", "nodeset") and "name" not in values:
                 self._record(first, values, origin)
@@ -161,18 +153,14 @@ class SlurmConf:
         elif "autodetect" in values and len(values) <= 2 + ("gres" in values):
             self._gres_line(values, origin)
         else:
-            node = _node(complete, origin)
-            for name in self._expanded(values[kind], origin):
-                self._nodes[name] = node
+            self._nodes.update(dict.fromkeys(self._expanded(values[kind], origin), _node(complete, origin)))
 
     def _gres_line(self, values: dict[str, str], origin: FileLine) -> None:
-        vendor = _VENDORS.get(values.get("autodetect", "").lower())
-        if vendor:
+        is_gpu = values.get("name", "").lower() == "gpu"
+        by_file = "nvidia" if is_gpu and "/nvidia" in values.get("file", "") else None
+        for vendor in filter(None, [_VENDORS.get(values.get("autodetect", "").lower()), by_file]):
             self._vendors.add((vendor, origin))
-        if values.get("name", "").lower() == "gpu":
-            self._gres.append(_Record(values, origin))
-            if "/nvidia" in values.get("file", ""):
-                self._vendors.add(("nvidia", origin))
+        if is_gpu:
             if "cores" in values or "cpus" in values:
                 self._draft.note("which cores are near a GPU", values.get("cores") or values.get("cpus"), origin)
         elif "name" in values:
@@ -335,8 +323,7 @@ def _expand(name: str, origin: FileLine) -> list[str]:
 def _node(values: Mapping[str, str], origin: FileLine) -> _Node:
     sockets, per_socket = _count(values.get("sockets")), _count(values.get("corespersocket"))
     boards, per_board = _count(values.get("boards")), _count(values.get("socketsperboard"))
-    if sockets is None and per_board:
-        sockets = per_board * (boards or 1)
+    sockets = sockets or (per_board * (boards or 1) if per_board else None)
     cores = sockets * per_socket if sockets and per_socket else None
     threads = _count(values.get("threadspercore")) or (1 if cores else None)
     cpus = _count(values.get("cpus") or values.get("procs"))
@@ -386,8 +373,8 @@ def _time(text: str) -> str | None:
     found = _TIME.fullmatch(text)
     if found is None or len(text) > 20:
         return None
-    days, first, second, third = (int(each) if each else 0 for each in found.groups())
-    hours = found.group(1) or found.group(4)  # otherwise the first number is minutes
+    days, first, second, third = (int(each or 0) for each in found.groups())
+    hours = found[1] or found[4]  # otherwise the first number is minutes
     seconds = days * 86400 + (first * 3600 + second * 60 + third if hours else first * 60 + second)
     days, rest = divmod(seconds, 86400)
     return f"{days}-{rest // 3600:02}:{rest // 60 % 60:02}:{rest % 60:02}" if seconds else None
@@ -395,9 +382,9 @@ def _time(text: str) -> str | None:
 
 def _telling(groups: Mapping[_Kind, Sequence[_Node]]) -> dict[_Kind, str] | None:
     """Return for each kind of node a feature that all its nodes and no others have; None if a kind has none."""
-    found: dict[_Kind, str] = {}
     if len(groups) > _MAX_KINDS:
         return None
+    found: dict[_Kind, str] = {}
     for kind, nodes in groups.items():
         own = frozenset.intersection(*(node.features for node in nodes))
         others = [node.features for each, members in groups.items() if each != kind for node in members]
