@@ -112,13 +112,13 @@ def text(name: str, extends: str, access: Access, decisions: list[Decision], hea
 
 
 def _lines(tree: dict[str, Any], indent: str) -> list[str]:
-    found = []
+    lines = []
     for key, value in tree.items():
         if isinstance(value, Decision):
-            found += [f"{indent}# decide: {value.why}", f"{indent}{_key(key)}: {_flow(value.value)}"]
+            lines += [f"{indent}# decide: {value.why}", f"{indent}{_key(key)}: {_flow(value.value)}"]
         else:
-            found += [f"{indent}{_key(key)}:", *_lines(value, indent + "  ")]
-    return found
+            lines += [f"{indent}{_key(key)}:", *_lines(value, indent + "  ")]
+    return lines
 
 
 def _runtimes(profile: Profile) -> tuple[list[str], str]:

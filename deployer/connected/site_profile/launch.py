@@ -55,16 +55,14 @@ def choose(profile: Profile, name: str, partition: Partition, mpi: Mpi | None, a
         Unknown: the profile lacks facts for this choice.
         Refused: no launcher can start the ranks.
     """
-    launcher: str | None = partition.launcher
     pmi = partition.pmi
+    launcher: str | None = partition.launcher or (SRUN if pmi is not None else None)
     place = ("partitions", name, "pmi")
     unsaid = f"the profile of {profile.name} lacks {'.'.join(place)}"
     without_slurm = profile.scheduler is not None and profile.scheduler.kind != "slurm"
     if without_slurm and (launcher == SRUN or pmi is not None):
         hint = f"remove pmi and launcher from partitions.{name}"
         raise Refused(f"{profile.name} has no Slurm, so no srun", hint)
-    if launcher is None and pmi is not None:
-        launcher = SRUN
     if abi == NO_MPI:
         if launcher in (None, SRUN) and not without_slurm:
             return Way(SRUN, "none", None)

@@ -59,8 +59,8 @@ def _of(folder: str, mounted: List[MountedFilesystem]) -> Optional[MountedFilesy
 
 def _filesystem(tools: Tools, mount: MountedFilesystem) -> Record:
     shared = mount.type in _SHARED
-    said = tools.ask(["stat", "--file-system", "--format=%S %b %c", mount.path], _PATIENCE)
-    numbers = re.match(r"^(\d{1,12}) (\d{1,18}) (\d{1,18})$", said.out.strip()) if said else None
+    answer = tools.ask(["stat", "--file-system", "--format=%S %b %c", mount.path], _PATIENCE)
+    numbers = re.match(r"^(\d{1,12}) (\d{1,18}) (\d{1,18})$", answer.out.strip()) if answer else None
     block, blocks, inodes = map(int, numbers.groups()) if numbers else (0, 0, 0)
     found = {
         "type": mount.type,
@@ -75,12 +75,12 @@ def _quota(tools: Tools, mount: MountedFilesystem) -> Dict[str, int]:
     """Return the user's hard limits, or else the soft ones, if the file system's own tool prints them."""
     user = str(os.getuid())
     if mount.type == "lustre":
-        said = tools.ask(["lfs", "quota", "-q", "-u", user, mount.path], seconds=3.0)
+        answer = tools.ask(["lfs", "quota", "-q", "-u", user, mount.path], seconds=3.0)
     elif mount.type.startswith("nfs"):
-        said = tools.ask(["quota", "-w", "-p", "-f", mount.path], seconds=3.0, any_status=True)
+        answer = tools.ask(["quota", "-w", "-p", "-f", mount.path], seconds=3.0, any_status=True)
     else:
         return {}
-    return parse_quota(said.out) if said else {}
+    return parse_quota(answer.out) if answer else {}
 
 
 def parse_quota(text: str) -> Dict[str, int]:

@@ -80,19 +80,19 @@ def pythons(tools: Tools) -> Dict[str, str]:
         distinct.setdefault(os.path.realpath(path), path)
     question = ["-I", "-S", "-c", "import platform; print(platform.python_version())"]
     answers = {path: tools.ask([path, *question], name=path) for path in distinct.values()}
-    return {path: said.out.split()[0] for path, said in answers.items() if said and _VERSION.match(said.out)}
+    return {path: answer.out.split()[0] for path, answer in answers.items() if answer and _VERSION.match(answer.out)}
 
 
 def user_namespaces(tools: Tools) -> Optional[bool]:
     """Return whether this user can create the namespaces of a container, by trying it."""
     if not sys.executable:
         return None
-    said = tools.ask([sys.executable, "-I", "-S", "-c", _UNSHARE], any_status=True, name="user namespaces")
-    if said is None:
+    answer = tools.ask([sys.executable, "-I", "-S", "-c", _UNSHARE], any_status=True, name="user namespaces")
+    if answer is None:
         return None
-    if said.status:
-        tools.note(f"user namespaces: {os.strerror(said.status)}")
-    return said.status == 0
+    if answer.status:
+        tools.note(f"user namespaces: {os.strerror(answer.status)}")
+    return answer.status == 0
 
 
 def namespaces_denied() -> Optional[str]:
@@ -139,8 +139,8 @@ def version(tools: Tools, name: str) -> Optional[str]:
     with tempfile.TemporaryDirectory() as folder:
         # Some runtimes, such as enroot, create folders in the home directory on every call.
         elsewhere = {f"XDG_{each}": folder for each in ("CACHE_HOME", "DATA_HOME", "CONFIG_HOME", "RUNTIME_DIR")}
-        said = tools.ask([known.program, *known.version_words], environment=elsewhere)
-    match = _VERSION.search(said.both) if said else None
-    if not match or not said or (name == "singularity" and "apptainer" in said.both):  # a link to apptainer
+        answer = tools.ask([known.program, *known.version_words], environment=elsewhere)
+    match = _VERSION.search(answer.both) if answer else None
+    if not match or not answer or (name == "singularity" and "apptainer" in answer.both):  # a link to apptainer
         return None
     return match.group()

@@ -58,11 +58,11 @@ def _cpu(text: str) -> Record:
 
 def _gpus(tools: Tools) -> Optional[Record]:
     for fields in _GPU_FIELDS:  # drivers before 510 do not know compute_cap
-        said = tools.ask(["nvidia-smi", "--query-gpu=" + fields, "--format=csv,noheader,nounits"], any_status=True)
-        if said is None:
+        answer = tools.ask(["nvidia-smi", "--query-gpu=" + fields, "--format=csv,noheader,nounits"], any_status=True)
+        if answer is None:
             return None
-        if said.status == 0:
-            return _parse_gpus(said.out, tools)
+        if answer.status == 0:
+            return _parse_gpus(answer.out, tools)
     return None
 
 

@@ -33,12 +33,10 @@ class Redaction:
     def __init__(self, names: Mapping[str, Sequence[str]]) -> None:
         self._placeholders: Dict[str, str] = {}
         for kind, words in names.items():
-            used = 0
-            for word in words:
-                if word and word not in self._placeholders and (kind == HIDDEN or word not in _PUBLIC):
-                    used += 1
-                    slash = "/" if word.startswith("/") else ""  # a path remains a path
-                    self._placeholders[word] = "%s%s-%d" % (slash, kind, used)
+            known = {"", *self._placeholders, *(() if kind == HIDDEN else _PUBLIC)}
+            for number, word in enumerate((word for word in dict.fromkeys(words) if word not in known), 1):
+                slash = "/" if word.startswith("/") else ""  # a path remains a path
+                self._placeholders[word] = "%s%s-%d" % (slash, kind, number)
         self._addresses: Dict[str, str] = {}
         longest_first = sorted(self._placeholders, key=len, reverse=True)
         words = "|".join(re.escape(word) for word in longest_first) or r"(?!)"

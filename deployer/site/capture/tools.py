@@ -33,7 +33,7 @@ def read_text(path: str) -> str:
         return ""
 
 
-class Said(NamedTuple):
+class Answer(NamedTuple):
     """The output of a tool.
 
     Attributes:
@@ -82,7 +82,7 @@ class Tools:
         environment: Optional[Mapping[str, str]] = None,
         any_status: bool = False,
         name: str = "",
-    ) -> Optional[Said]:
+    ) -> Optional[Answer]:
         """Return the output of a tool; None if it is missing, failed, or took too long.
 
         Args:
@@ -105,7 +105,7 @@ class Tools:
         if done.returncode and not any_status:
             self.note("%s: exit %d: %s" % (name, done.returncode, done.last_words(1)))
             return None
-        return Said(done.stdout, done.stdout + "\n" + done.stderr, done.returncode)
+        return Answer(done.stdout, done.stdout + "\n" + done.stderr, done.returncode)
 
     def answers(self, folder: str) -> bool:
         """Return whether the file system of ``folder`` answers, because access to a dead one would hang."""

@@ -19,7 +19,7 @@ from deployer.site.capture.capture import CaptureRequest, capture
 from deployer.site.capture.software import fabric, modules, mpi
 from deployer.site.capture.software.libraries import Libraries
 from deployer.site.capture.software.module_command import Module, parse
-from deployer.site.capture.tools import Said, Tools
+from deployer.site.capture.tools import Answer, Tools
 from deployer.site.jobs.schedulers import SCHEDULERS, gridengine
 from deployer.system import files
 from tests import running as made
@@ -987,10 +987,10 @@ def test_how_an_apptainer_mounts(programs, packed, squashfs):
 
 def test_only_a_setuid_installation_has_the_kernel_mount_a_file():
     text = "Name: starter\n"
-    assert apptainer._way(Said(text, text, 0), setuid=True) == "kernel"
-    assert apptainer._way(Said(text, text, 0), setuid=False) == "fuse"
+    assert apptainer._way(Answer(text, text, 0), setuid=True) == "kernel"
+    assert apptainer._way(Answer(text, text, 0), setuid=False) == "fuse"
     text += "Name: squashfuse_ll\n"
-    assert apptainer._way(Said(text, text, 0), setuid=True) == "fuse"
+    assert apptainer._way(Answer(text, text, 0), setuid=True) == "fuse"
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root makes a program of root; run as root")

@@ -78,8 +78,8 @@ def _read(*path: str) -> str:
 
 def _providers(tools: Tools) -> List[str]:
     """Return the providers of the system's own libfabric."""
-    said = tools.ask(["fi_info", "--list"]) if shutil.which("fi_info") else None
-    return _PROVIDER.findall(said.out) if said else []
+    answer = tools.ask(["fi_info", "--list"]) if shutil.which("fi_info") else None
+    return _PROVIDER.findall(answer.out) if answer else []
 
 
 def _plugins(known: Record) -> List[str]:
@@ -103,8 +103,8 @@ def _driver(tools: Tools, libraries: Libraries) -> Optional[Record]:
     names = [*_NVIDIA, *filter(_GPUCOMP.match, libraries.cached)]
     known = libraries.system(names)
     version = None
-    said = tools.ask(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"], any_status=True)
-    match = re.match(r"^(\d+\.[\d.]+)\s", said.out) if said and said.status == 0 else None
+    answer = tools.ask(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"], any_status=True)
+    match = re.match(r"^(\d+\.[\d.]+)\s", answer.out) if answer and answer.status == 0 else None
     if match:
         version = match.group(1)
     elif "libcuda.so.1" in known:

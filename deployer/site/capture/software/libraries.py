@@ -43,10 +43,10 @@ class Libraries:
     def __init__(self, tools: Tools) -> None:
         self._tools = tools
         self._facts: Dict[str, Optional[Facts]] = {}
-        said = tools.ask(["ldconfig", "-p"])
+        answer = tools.ask(["ldconfig", "-p"])
         #: Path by soname, from the first entry of each soname in the loader's cache.
         self.cached: Dict[str, str] = {}
-        for name, path in _CACHED.findall(said.out) if said else ():
+        for name, path in _CACHED.findall(answer.out) if answer else ():
             self.cached.setdefault(name, path)
 
     def facts(self, path: str) -> Optional[Facts]:

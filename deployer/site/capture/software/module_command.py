@@ -4,7 +4,7 @@ import os
 import re
 from typing import Dict, Iterator, List, NamedTuple, Sequence, Tuple
 
-from deployer.site.capture.tools import EACH, Said, Tools
+from deployer.site.capture.tools import EACH, Answer, Tools
 
 #: Seconds for all calls together; at large sites without a cache, each call may be slow.
 TOGETHER = 15.0
@@ -34,7 +34,7 @@ _LOADED = ("_ModuleTable", "__LMOD", "LOADEDMODULES", "_LMFILES_", "LMOD_FAMILY_
 _PLAIN = {"LMOD_SHORT_TIME": "86400", "LMOD_PAGER": "none", "LMOD_LANG": "en", "LMOD_AVAIL_STYLE": "system"}
 
 
-_NOTHING = Said("", "", 0)
+_NOTHING = Answer("", "", 0)
 
 
 class Listed(NamedTuple):
@@ -154,7 +154,7 @@ class ModuleCommand:
             answer = self._ask(["bash", "-l", "-c", _CALL, "module", path, *words], {})
         return answer.both.splitlines()
 
-    def _ask(self, argv: Sequence[str], environment: Dict[str, str]) -> Said:
+    def _ask(self, argv: Sequence[str], environment: Dict[str, str]) -> Answer:
         if self.left <= 0:
             self._tools.note(f"modules: the search ended after {TOGETHER:g} s; some were not examined")
             return _NOTHING

@@ -148,8 +148,8 @@ def _folders(tools: Tools, place: _Place, family: str) -> Dict[str, str]:
     if family != "openmpi" or not os.access(program, os.X_OK):
         return {}
     search = {"OPAL_PREFIX": place.prefix, "LD_LIBRARY_PATH": place.below(place.folder)}
-    said = tools.ask([program, "--path", "all", "--parsable"], environment={} if place.in_system else search)
-    told = dict(line.split(":")[1:3] for line in said.out.splitlines() if line.count(":") == 2) if said else {}
+    answer = tools.ask([program, "--path", "all", "--parsable"], environment={} if place.in_system else search)
+    told = dict(line.split(":")[1:3] for line in answer.out.splitlines() if line.count(":") == 2) if answer else {}
     found = {variable: os.path.normpath(told[name]) for name, variable in _OPENMPI_FOLDERS if told.get(name)}
     return {
         variable: path
@@ -298,8 +298,8 @@ def _says(tools: Tools, path: str, folders: Sequence[str]) -> str:
         return ""
     search = ":".join([*folders, *filter(None, [tools.environment.get("LD_LIBRARY_PATH")])])
     argv = [sys.executable, "-I", "-S", "-c", _ASK, path]
-    said = tools.ask(argv, environment={"LD_LIBRARY_PATH": search}, name="MPI_Get_library_version of " + path)
-    return next((" ".join(line.split()) for line in said.out.splitlines() if line.strip()), "") if said else ""
+    answer = tools.ask(argv, environment={"LD_LIBRARY_PATH": search}, name="MPI_Get_library_version of " + path)
+    return next((" ".join(line.split()) for line in answer.out.splitlines() if line.strip()), "") if answer else ""
 
 
 def _identified(says: str) -> Tuple[Optional[str], Optional[str], Optional[str]]:
