@@ -6,6 +6,7 @@ profile, and are None or empty here. They are never guessed.
 
 import datetime as dt
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import starmap
 from typing import Annotated, Literal, NamedTuple
 
 from pydantic import BaseModel, Field, PrivateAttr, ValidationInfo, field_validator
@@ -364,11 +365,10 @@ class Profile(Machine):
             mpi_name: one of the partition's MPIs; None: the first.
         """
         _, chosen = self.partition(partition, mpi_name)
-        found = SiteFiles(dict(chosen.files), dict(chosen.links))
-        for mpi in (self.mpi[each] for each in chosen.mpi[:1]):
-            found.files.update({f"{mpi.prefix}/{path}": facts for path, facts in mpi.files.items()})
-            found.links.update({f"{mpi.prefix}/{path}": target for path, target in mpi.links.items()})
-        return found
+        first = [self.mpi[each] for each in chosen.mpi[:1]]
+        files = {f"{mpi.prefix}/{path}": facts for mpi in first for path, facts in mpi.files.items()}
+        links = {f"{mpi.prefix}/{path}": target for mpi in first for path, target in mpi.links.items()}
+        return SiteFiles({**chosen.files, **files}, {**chosen.links, **links})
 
     def selected(self, partitions: Sequence[str], mpi: str | None, launch: str | None = None) -> "Profile":
         """Return the profile with only some partitions, and with one MPI in the partitions that have it.
@@ -475,11 +475,8 @@ class Age(NamedTuple):
 
 def age(profile: Profile, today: dt.date) -> list[Age]:
     """Return the age of each group of facts that has a source: first those without a date, then the oldest."""
-    found = [
-        Age(group, source, (today - source.date).days if source.date else None)
-        for group, source in _sources(profile, "")
-    ]
-    return sorted(found, key=lambda each: (each.days is not None, -(each.days or 0)))
+    days = ((group, each, (today - each.date).days if each.date else None) for group, each in _sources(profile, ""))
+    return sorted(starmap(Age, days), key=lambda each: (each.days is not None, -(each.days or 0)))
 
 
 def _sources(model: BaseModel, group: str) -> Iterator[tuple[str, FactSource]]:

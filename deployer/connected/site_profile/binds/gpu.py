@@ -40,19 +40,18 @@ def libraries(host: CapturedHost, driver: Driver) -> list[HostFile]:
         Unknown: libcuda's version differs from the driver's, so the facts mix two drivers.
     """
     found: list[HostFile] = []
-    for name, path in sorted(driver.libraries.items()):
-        if not _COMPUTE.match(name):
-            continue
-        real = host.view.resolve(path) or path
-        version = _VERSION.search(real)
-        if driver.version and version and version.group(1) != driver.version:
+    for name in sorted(filter(_COMPUTE.match, driver.libraries)):
+        path = driver.libraries[name]
+        version = _VERSION.search(host.view.resolve(path) or path)
+        number = version[1] if version else driver.version
+        if driver.version not in (None, number):
             if name == "libcuda.so.1":
-                text = f"{path} belongs to driver {version.group(1)}, but the profile's driver is {driver.version}"
+                text = f"{path} belongs to driver {number}, but the profile's driver is {driver.version}"
                 raise Unknown(text, "capture the node again: `python3 deployer.pyz capture --node`")
             continue  # a leftover from another driver, which libcuda rejects
         found.append(library(path, "the GPU driver's", name))
-        full = f"{name.partition('.so')[0]}.so.{version.group(1) if version else driver.version}"
-        if full != name and (version or driver.version):
+        full = f"{name.partition('.so')[0]}.so.{number}"
+        if full != name and number:
             found.append(HostFile(f"lib/{full}", LINK, name, "its name with the driver's version"))
         if name == "libcuda.so.1":
             found.append(HostFile("lib/libcuda.so", LINK, name, "the name that some programs open"))
