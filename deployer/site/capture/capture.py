@@ -121,9 +121,7 @@ def _of_node(
     gpus = dict(kernel.get("gpus") or {}, **(known_gpus or {}))
     if known_gpus == {}:  # the partition's nodes have different numbers of GPUs
         gpus.pop("count", None)
-    shape = dict(kernel, **dealt)
-    if gpus:
-        shape["gpus"] = gpus
+    shape = {**kernel, **dealt, **({"gpus": gpus} if gpus else {})}
     return {"partitions": {partition: dict(this, node=shape, source=source)}}
 
 

@@ -74,7 +74,5 @@ def _parse_gpus(text: str, tools: Tools) -> Optional[Record]:
     if len({tuple(row) for row in rows}) > 1:
         tools.note("the node's GPUs differ: {}".format("; ".join(sorted({row[0] for row in rows}))))
         return {"kind": "nvidia", "count": len(rows)}
-    found = {"kind": "nvidia", "model": rows[0][0], "count": len(rows), "memory_mb": int(rows[0][1])}
-    if len(rows[0]) == 3:
-        found["capability"] = rows[0][2]
-    return found
+    capability = dict(zip(["capability"], rows[0][2:]))
+    return {"kind": "nvidia", "model": rows[0][0], "count": len(rows), "memory_mb": int(rows[0][1]), **capability}
