@@ -336,25 +336,25 @@ class Profile(Machine):
     @field_validator("partitions")
     @classmethod
     def _names_are_known(cls, partitions: dict[str, Partition], info: ValidationInfo) -> dict[str, Partition]:
-        found: list[tuple[KeyPath, str]] = []
+        problems: list[tuple[KeyPath, str]] = []
         mpi, scheduler = info.data.get("mpi"), info.data.get("scheduler")
         policy, runtimes = info.data.get("policy"), info.data.get("runtimes")
         for name, partition in partitions.items():
             known = ", ".join(mpi or ()) or "none"
             missing = [each for each in partition.mpi if mpi is not None and each not in mpi]
-            found += [((name, "mpi"), f"{each!r} is not in mpi of the profile; known: {known}") for each in missing]
+            problems += [((name, "mpi"), f"{each!r} is not in mpi of the profile; known: {known}") for each in missing]
             request = _unknown_request(scheduler.kind, partition.gpu_request) if scheduler else None
             if request:
-                found.append(((name, "gpu_request"), request))
+                problems.append(((name, "gpu_request"), request))
             if scheduler is not None and scheduler.pmi and partition.pmi and partition.pmi not in scheduler.pmi:
                 offered = ", ".join(scheduler.pmi)
-                found.append(((name, "pmi"), f"{partition.pmi!r} is not offered by the scheduler: {offered}"))
+                problems.append(((name, "pmi"), f"{partition.pmi!r} is not offered by the scheduler: {offered}"))
             there = partition.runtimes or runtimes
             if policy is not None and runtimes is not None and not _usable(policy.runtimes, there or ()):
                 allowed = ", ".join(policy.runtimes)
-                found.append(((name,), f"no runtime that the policy allows is on the site: {allowed}"))
-        if found:
-            raise Problems(found)
+                problems.append(((name,), f"no runtime that the policy allows is on the site: {allowed}"))
+        if problems:
+            raise Problems(problems)
         return partitions
 
     def site_files(self, partition: str | None = None, mpi_name: str | None = None) -> "SiteFiles":

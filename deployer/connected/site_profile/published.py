@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from deployer.connected.ground import xdg
+from deployer.connected.ground.yaml_model import KeyPath
 from deployer.connected.site_profile import search
 from deployer.connected.site_profile.profile import Profile, Resolved, comparable, load, resolve
 from deployer.connected.site_profile.signatures import sign_profile
@@ -240,12 +241,8 @@ def used(site: str, tell: Callable[[str], None] = terminal.tell) -> Resolved:
             tell(f"deployer: profile {name}: {own.paths[0]} is used, not what {SSH}{hosts[-1]} publishes")
         return own
     found = resolve(str(path))
-    login = own.profile.login
-    users = {
-        ("login", "host"): login.host,
-        ("login", "transfer"): login.transfer,
-        ("workspace",): own.profile.workspace,
-    }
+    users: dict[KeyPath, Any] = {("login", key): getattr(own.profile.login, key) for key in ("host", "transfer")}
+    users["workspace",] = own.profile.workspace
     found.layers.others = {at: own.layers for at, value in users.items() if value is not None}
     return found._replace(profile=profile)
 

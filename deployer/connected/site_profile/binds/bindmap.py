@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from deployer.connected.site_profile.binds import fabric, gpu, installation, packaged, system
 from deployer.connected.site_profile.binds.system import CapturedHost
-from deployer.connected.site_profile.profile import Driver, Fabric, Mpi, Partition, Profile
+from deployer.connected.site_profile.profile import Fabric, Mpi, Partition, Profile
 from deployer.contract.rules.hostfiles import FILE, LIBRARIES, HostFile
 from deployer.contract.site.plan import Bind
 
@@ -47,7 +47,9 @@ def make(profile: Profile, name: str, partition: Partition) -> BindMap:
     if partition.gpus:
         environment = {**gpu.environment(network), **environment}
     if partition.gpus and partition.driver and partition.driver.kind == "nvidia":  # others are completely in the image
-        single += _of_driver(host, partition.driver)
+        own = gpu.libraries(host, partition.driver)
+        needed = system.needs(host, [item.source for item in own if item.kind == FILE])
+        single += [*own, *system.libraries(needed, "the GPU driver needs it")]
         environment = {"LD_LIBRARY_PATH": LIBRARIES, **environment}
     environment |= (mpi.environment if mpi else {}) | partition.environment
     if mpi:
@@ -78,9 +80,3 @@ def _of_mpi(host: CapturedHost, mpi: Mpi, network: Fabric) -> BindMap:
     known = {path: facts.identity for path in paths if (facts := host.facts(path))}
     identities = {path: identity for path, identity in known.items() if identity}
     return BindMap([*installation.binds(mpi), *parts.binds], tuple(single), environment, (), identities)
-
-
-def _of_driver(host: CapturedHost, driver: Driver) -> list[HostFile]:
-    found = gpu.libraries(host, driver)
-    needed = system.needs(host, [item.source for item in found if item.kind == FILE])
-    return [*found, *system.libraries(needed, "the GPU driver needs it")]

@@ -22,6 +22,7 @@ _MAX_MEMBERS = 4_000_000
 _MAX_NAME = 256
 
 _PAIR = re.compile(r"(?<![\w.])([A-Za-z_][\w.]*)\s*\+?=\s*(\"(?:[^\"\\]|\\.)*\"|\S*)")
+_QUOTED = re.compile(r'^"(.*)"$')
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?")
 _INCLUDE = re.compile(r"include\s+(\S+)", re.IGNORECASE)
 _BRACKETS = re.compile(r"\[([^\]]*)\]")
@@ -120,7 +121,7 @@ class SlurmConf:
         for line, origin in _lines(text, name):
             include = _INCLUDE.match(line)
             other = include[1].rpartition("/")[2] if include else ""
-            values = {key.lower(): _unquoted(value) for key, value in _PAIR.findall(line)}
+            values = {key.lower(): _QUOTED.sub(r"\1", value) for key, value in _PAIR.findall(line)}
             first = next(iter(values), "")
             if include and other in self._texts:
                 self._file(other, self._texts[other], depth + 1)
@@ -277,10 +278,6 @@ def _lines(text: str, name: str) -> Iterator[tuple[str, FileLine]]:
             if whole := "".join(parts).strip():
                 yield whole, FileLine(name, begin)
             parts = []
-
-
-def _unquoted(value: str) -> str:
-    return value[1:-1] if len(value) > 1 and value.startswith('"') and value.endswith('"') else value
 
 
 def _words(text: str) -> list[str]:
