@@ -10,9 +10,8 @@ from deployer.contract.base.errors import Refused, UsageError
 from deployer.contract.base.text import counted
 from deployer.contract.rules import drift
 from deployer.contract.rules.findings import ERROR
-from deployer.site.capture import redact, report
+from deployer.site.capture import capture_files
 from deployer.site.capture.capture import CaptureRequest, capture
-from deployer.site.capture.report import facts_path
 from deployer.site.container import trial
 from deployer.site.jobs import survey
 from deployer.site.jobs.schedulers import SCHEDULERS
@@ -54,25 +53,24 @@ def _capture(args: argparse.Namespace) -> None:
     if args.partitions:
         _survey(args)
         return
-    before = report.whole(report.read(args.compare)) if args.compare else None  # its errors are reported first
+    before = capture_files.read(args.compare).whole() if args.compare else None  # its errors are reported first
     if args.merge:
-        captured = report.merge([report.read(path) for path in args.merge])
+        captured = capture_files.merge([capture_files.read(path) for path in args.merge])
     else:
         request = common.from_options(CaptureRequest, args, node=args.node or bool(args.partition), words=trial.words)
         captured = capture(request, SCHEDULERS.values())
     if before is not None:
-        _compare(args, before, report.whole(captured))
+        _compare(args, before, captured.whole())
         return
     if args.redact or args.hide:
-        hide = redact.of(captured.profile, args.hide)
-        captured = report.CaptureReport(hide(captured.profile), hide(captured.facts))
+        captured = captured.redacted(args.hide)
     if not args.output:
-        terminal.show(report.pretty(captured.profile))
+        terminal.show(capture_files.pretty(captured.profile))
         terminal.tell("the facts of libraries are left out: to get them, give -o FILE.json")
         return
-    report.write_report(args.output, captured)
+    captured.write(args.output)
     notes = captured.profile.get("notes", [])
-    facts = report.facts_path(args.output)
+    facts = capture_files.facts_path(args.output)
     if common.as_json(args, {"profile": args.output, "facts": facts, "notes": notes}):
         return
     terminal.show(f"{args.output}: read it, then copy it and {os.path.basename(facts)} to your own machine")
@@ -110,7 +108,7 @@ def _survey(args: argparse.Namespace) -> None:
         time.sleep(min(_LAST, _FIRST + (time.time() - began) / 10))
     waiting = [partition for partition in partitions if partition.active]
     notes = [] if waiting else survey.collect(request, partitions)
-    facts = facts_path(request.output)
+    facts = capture_files.facts_path(request.output)
     record = {"profile": None if waiting else request.output, "facts": facts, "notes": notes}
     if common.as_json(args, dict(record, partitions=[dict(partition._asdict()) for partition in partitions])):
         return

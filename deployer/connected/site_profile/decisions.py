@@ -61,22 +61,19 @@ def decide(profile: Profile, access: Access) -> list[Decision]:
         for path, each in profile.login.filesystems.items()
         if each.size_mb and each.shared is not False and each.type != "tmpfs"
     )
-    found = [
-        Decision(
-            ("workspace",),
-            access.workspace or "~/deployer",
-            _sentence(f"a folder of all nodes with room for images; found: {room}"),
-        ),
+    where = _sentence(f"a folder of all nodes with room for images; found: {room}")
+    decisions = [
+        Decision(("workspace",), access.workspace or "~/deployer", where),
         Decision(("policy", "runtimes"), *_runtimes(profile)),
     ]
     for name, partition in profile.partitions.items():
         if profile.mpi and partition.node and partition.source:
             others = ", ".join(profile.mpi)
             why = f"the MPI of its jobs, or a list of those to choose from; found: {others}; null: the image's own"
-            found.append(Decision(("partitions", name, "mpi"), next(iter(profile.mpi)), why))
+            decisions.append(Decision(("partitions", name, "mpi"), next(iter(profile.mpi)), why))
         if profile.scheduler and gpu_word(profile.scheduler, partition) is None:
-            found.append(Decision(("partitions", name, "gpu_request"), NO_REQUEST, _GPU_REQUEST))
-    return found
+            decisions.append(Decision(("partitions", name, "gpu_request"), NO_REQUEST, _GPU_REQUEST))
+    return decisions
 
 
 def lacking(profile: Profile) -> list[Decision]:
@@ -91,13 +88,8 @@ def lacking(profile: Profile) -> list[Decision]:
 def text(name: str, extends: str, access: Access, decisions: list[Decision], heading: str) -> str:
     """Return the profile with these decisions. A comment gives the reason for each."""
     login = {"host": access.host, **({} if access.python == "python3" else {"python": [access.python, "python3"]})}
-    lines = [
-        f"# {heading}",
-        "format: 1",
-        f"name: {_flow(name)}",
-        f"extends: {_flow(extends)}",
-        f"login: {_flow(login)}",
-    ]
+    lines = [f"# {heading}", "format: 1"]
+    lines += [f"{key}: {_flow(value)}" for key, value in (("name", name), ("extends", extends), ("login", login))]
     tree: dict[str, Any] = {}
     for each in decisions:
         inner = tree
@@ -112,13 +104,13 @@ def text(name: str, extends: str, access: Access, decisions: list[Decision], hea
 
 
 def _lines(tree: dict[str, Any], indent: str) -> list[str]:
-    found = []
+    lines = []
     for key, value in tree.items():
         if isinstance(value, Decision):
-            found += [f"{indent}# decide: {value.why}", f"{indent}{_key(key)}: {_flow(value.value)}"]
+            lines += [f"{indent}# decide: {value.why}", f"{indent}{_key(key)}: {_flow(value.value)}"]
         else:
-            found += [f"{indent}{_key(key)}:", *_lines(value, indent + "  ")]
-    return found
+            lines += [f"{indent}{_key(key)}:", *_lines(value, indent + "  ")]
+    return lines
 
 
 def _runtimes(profile: Profile) -> tuple[list[str], str]:

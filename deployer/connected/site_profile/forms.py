@@ -1,5 +1,6 @@
 """Valid forms of texts and numbers in a site profile."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, PlainValidator, WithJsonSchema
@@ -22,19 +23,21 @@ def _read_facts(value: Any) -> Facts:
         raise ValueError(error.message) from error
 
 
-def _checked_placeholders(text: str) -> str:
-    try:
-        return placeholders.check(text)
-    except UsageError as error:
-        raise ValueError(f"{error.message} ({error.hint})") from error
+def _unless_refused(check: Callable[[str], object]) -> AfterValidator:
+    """Return a validator of texts that ``check`` does not refuse."""
+
+    def validate(text: str) -> str:
+        try:
+            check(text)
+        except UsageError as error:
+            raise ValueError(f"{error.message} ({error.hint})") from error
+        return text
+
+    return AfterValidator(validate)
 
 
-def _checked_mount(path: str) -> str:
-    try:
-        mount_points.check_site(placeholders.sample(path))
-    except UsageError as error:
-        raise ValueError(f"{error.message} ({error.hint})") from error
-    return path
+_PLACEHOLDERS = _unless_refused(placeholders.check)
+_MOUNT = _unless_refused(lambda path: mount_points.check_site(placeholders.sample(path)))
 
 
 def _several(value: Any) -> Any:
@@ -66,36 +69,32 @@ Absolute = Annotated[str, form(r"^/[^\n:]*$", "an absolute path, without colon o
 SiteMount = Annotated[
     str,
     form(r"^[/$][^\n:]*$", "an absolute path, without colon or line break: /lustre/project, /scratch/$PROJECT"),
-    AfterValidator(_checked_placeholders),
-    AfterValidator(_checked_mount),
+    _PLACEHOLDERS,
+    _MOUNT,
 ]
 #: A folder that may begin with the user's home and may have placeholders.
 UsersFolder = Annotated[
     str,
     form(r"^[/$~][^\n:]*$", "an absolute path, or one that begins with ~ or a variable: $SCRATCH/deployer"),
-    AfterValidator(_checked_placeholders),
+    _PLACEHOLDERS,
 ]
 #: A site folder that may have placeholders.
 SiteFolder = Annotated[
     str,
     form(r"^[/$][^\n:]+$", "an absolute path, or one that begins with a variable: /proj/$PROJECT/inbox"),
-    AfterValidator(_checked_placeholders),
+    _PLACEHOLDERS,
 ]
 Account = Annotated[
     str,
     form(r"^[A-Za-z0-9_$][A-Za-z0-9_.${}@%/+=-]*$", "an account without spaces: pn12ab, or a variable: $PROJECT"),
-    AfterValidator(_checked_placeholders),
+    _PLACEHOLDERS,
 ]
 #: A requested PBS storage: gdata/ab12, scratch/$PROJECT.
 Storage = Annotated[
-    str,
-    form(r"^[A-Za-z0-9_$][A-Za-z0-9_./${}-]*$", "a file system and a project: scratch/$PROJECT"),
-    AfterValidator(_checked_placeholders),
+    str, form(r"^[A-Za-z0-9_$][A-Za-z0-9_./${}-]*$", "a file system and a project: scratch/$PROJECT"), _PLACEHOLDERS
 ]
 #: An option for a batch system. It may have placeholders.
-Directive = Annotated[
-    str, form(r"^-[^\n]*$", "one option of the batch system: --ear=off"), AfterValidator(_checked_placeholders)
-]
+Directive = Annotated[str, form(r"^-[^\n]*$", "one option of the batch system: --ear=off"), _PLACEHOLDERS]
 #: A name in options of a batch system.
 BatchName = Annotated[str, form(r"^[A-Za-z0-9_][A-Za-z0-9_.@+-]*$", "a name without spaces: normal")]
 #: The name of a partition in the profile. It is also used as a file name.

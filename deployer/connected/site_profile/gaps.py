@@ -98,12 +98,10 @@ def lines(profile: Profile, found: list[Gap], extends: str) -> list[str]:
     """Return the lines of a profile that extends ``extends`` with an example of each missing fact."""
     record: dict[str, Any] = {"format": 1, "name": profile.name, "extends": extends}
     for gap in found:
-        if gap.place:
-            *above, last = gap.place
-            inner = record
-            for word in above:
-                inner = inner.setdefault(word, {})
-            inner[last] = copy.deepcopy(gap.example)  # there may be more gaps below it
+        inner = record
+        for word in gap.place[:-1]:
+            inner = inner.setdefault(word, {})
+        inner.update({word: copy.deepcopy(gap.example) for word in gap.place[-1:]})  # there may be more gaps below it
     kind = profile.scheduler.kind if profile.scheduler else EXAMPLES["scheduler"]["kind"]
     return list(_yaml(record, "", words(kind)))
 
@@ -142,10 +140,8 @@ def _with(model: Any, place: list[str], value: Any) -> Any:
     head, *rest = place
     if isinstance(model, BaseModel):
         kind: Any = type(model).model_fields[head].annotation
-        below = getattr(model, head)
-        return model.model_copy(
-            update={head: _with(below, rest, value) if rest else TypeAdapter(kind).validate_python(value)}
-        )
+        new = _with(getattr(model, head), rest, value) if rest else TypeAdapter(kind).validate_python(value)
+        return model.model_copy(update={head: new})
     return {**model, head: _with(model[head], rest, value)}
 
 

@@ -9,9 +9,8 @@ from deployer.contract.site.plan import MPICH_ABI, NO_MPI, OPENMPI
 
 SRUN = "srun"
 
-#: The launcher of each MPI family, and the Slurm PMI types that it supports, best first. Open MPI supports PMI-2
-#: only if version 4 was built with Slurm's library, which cannot be detected.
-_OWN = OF_ABI
+#: The Slurm PMI types that each MPI family supports, best first. Open MPI supports PMI-2 only if version 4 was built
+#: with Slurm's library, which cannot be detected.
 _SPEAKS = {MPICH_ABI: ("pmi2",), OPENMPI: ("pmix", "pmix_v5", "pmix_v4", "pmix_v3", "pmix_v2")}
 #: Cray MPICH requests Slurm's plugin for Cray's PMI, which also sets these variables and those of Slingshot's switch.
 _CRAY, _SPEAKS_CRAY, _PASSED_CRAY = "cray", ("cray_shasta",), ("PALS_*", "SLINGSHOT_*")
@@ -56,16 +55,14 @@ def choose(profile: Profile, name: str, partition: Partition, mpi: Mpi | None, a
         Unknown: the profile lacks facts for this choice.
         Refused: no launcher can start the ranks.
     """
-    launcher: str | None = partition.launcher
     pmi = partition.pmi
+    launcher: str | None = partition.launcher or (SRUN if pmi is not None else None)
     place = ("partitions", name, "pmi")
     unsaid = f"the profile of {profile.name} lacks {'.'.join(place)}"
     without_slurm = profile.scheduler is not None and profile.scheduler.kind != "slurm"
     if without_slurm and (launcher == SRUN or pmi is not None):
         hint = f"remove pmi and launcher from partitions.{name}"
         raise Refused(f"{profile.name} has no Slurm, so no srun", hint)
-    if launcher is None and pmi is not None:
-        launcher = SRUN
     if abi == NO_MPI:
         if launcher in (None, SRUN) and not without_slurm:
             return Way(SRUN, "none", None)
@@ -79,7 +76,7 @@ def choose(profile: Profile, name: str, partition: Partition, mpi: Mpi | None, a
         elif launcher == SRUN:
             raise Lacking(unsaid, _hint(offered, abi, without_slurm), place)
     if launcher is None:
-        launcher = None if mpi and mpi.family == _CRAY else _OWN.get(abi or "")  # Cray MPICH has no hydra
+        launcher = None if mpi and mpi.family == _CRAY else OF_ABI.get(abi or "")  # Cray MPICH has no hydra
         if launcher is None or not (offered or without_slurm or launcher in partition.launchers):
             raise Lacking(f"{unsaid}, or launcher", _hint(offered, abi, without_slurm), place)
         if not mpi:

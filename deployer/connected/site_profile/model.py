@@ -6,13 +6,14 @@ profile, and are None or empty here. They are never guessed.
 
 import datetime as dt
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import starmap
 from typing import Annotated, Literal, NamedTuple
 
 from pydantic import BaseModel, Field, PrivateAttr, ValidationInfo, field_validator
 
 from deployer.connected.ground.yaml_model import KeyPath, Model, Problems, Sha256, form
 from deployer.connected.site_profile import forms
-from deployer.connected.site_profile.machine import FactSource, Machine, NodeHardware
+from deployer.connected.site_profile.machine import FactSource, Machine, NodeGpus, NodeHardware, SiteRuntime
 from deployer.contract.base.errors import Unknown, UsageError
 from deployer.contract.elf.dynamic import Facts
 from deployer.contract.rules.batch_words import WORDS, words
@@ -81,9 +82,9 @@ class SiteScheduler(Model):
     @field_validator("gpu_request")
     @classmethod
     def _is_known(cls, word: str | None, info: ValidationInfo) -> str | None:
-        said = _unknown_request(info.data.get("kind"), word)
-        if said:
-            raise ValueError(said)
+        problem = _unknown_request(info.data.get("kind"), word)
+        if problem:
+            raise ValueError(problem)
         return word
 
     @field_validator("storage")
@@ -257,6 +258,15 @@ class Partition(Machine):
     hosts: list[forms.HostName] = []
     source: FactSource | None = None
 
+    @property
+    def gpus(self) -> NodeGpus | None:
+        """Return what is known about the GPUs of a node."""
+        return self.node.gpus if self.node else None
+
+    def runtime(self, name: str) -> SiteRuntime:
+        """Return what is known about a runtime of the nodes."""
+        return self.runtimes.get(name, SiteRuntime())
+
 
 class FactsFile(Model):
     """The file of facts beside the profile, with its ``files`` and ``links``.
@@ -326,25 +336,25 @@ class Profile(Machine):
     @field_validator("partitions")
     @classmethod
     def _names_are_known(cls, partitions: dict[str, Partition], info: ValidationInfo) -> dict[str, Partition]:
-        found: list[tuple[KeyPath, str]] = []
+        problems: list[tuple[KeyPath, str]] = []
         mpi, scheduler = info.data.get("mpi"), info.data.get("scheduler")
         policy, runtimes = info.data.get("policy"), info.data.get("runtimes")
         for name, partition in partitions.items():
             known = ", ".join(mpi or ()) or "none"
             missing = [each for each in partition.mpi if mpi is not None and each not in mpi]
-            found += [((name, "mpi"), f"{each!r} is not in mpi of the profile; known: {known}") for each in missing]
+            problems += [((name, "mpi"), f"{each!r} is not in mpi of the profile; known: {known}") for each in missing]
             request = _unknown_request(scheduler.kind, partition.gpu_request) if scheduler else None
             if request:
-                found.append(((name, "gpu_request"), request))
+                problems.append(((name, "gpu_request"), request))
             if scheduler is not None and scheduler.pmi and partition.pmi and partition.pmi not in scheduler.pmi:
                 offered = ", ".join(scheduler.pmi)
-                found.append(((name, "pmi"), f"{partition.pmi!r} is not offered by the scheduler: {offered}"))
+                problems.append(((name, "pmi"), f"{partition.pmi!r} is not offered by the scheduler: {offered}"))
             there = partition.runtimes or runtimes
             if policy is not None and runtimes is not None and not _usable(policy.runtimes, there or ()):
                 allowed = ", ".join(policy.runtimes)
-                found.append(((name,), f"no runtime that the policy allows is on the site: {allowed}"))
-        if found:
-            raise Problems(found)
+                problems.append(((name,), f"no runtime that the policy allows is on the site: {allowed}"))
+        if problems:
+            raise Problems(problems)
         return partitions
 
     def site_files(self, partition: str | None = None, mpi_name: str | None = None) -> "SiteFiles":
@@ -355,11 +365,10 @@ class Profile(Machine):
             mpi_name: one of the partition's MPIs; None: the first.
         """
         _, chosen = self.partition(partition, mpi_name)
-        found = SiteFiles(dict(chosen.files), dict(chosen.links))
-        for mpi in (self.mpi[each] for each in chosen.mpi[:1]):
-            found.files.update({f"{mpi.prefix}/{path}": facts for path, facts in mpi.files.items()})
-            found.links.update({f"{mpi.prefix}/{path}": target for path, target in mpi.links.items()})
-        return found
+        first = [self.mpi[each] for each in chosen.mpi[:1]]
+        files = {f"{mpi.prefix}/{path}": facts for mpi in first for path, facts in mpi.files.items()}
+        links = {f"{mpi.prefix}/{path}": target for mpi in first for path, target in mpi.links.items()}
+        return SiteFiles({**chosen.files, **files}, {**chosen.links, **links})
 
     def selected(self, partitions: Sequence[str], mpi: str | None, launch: str | None = None) -> "Profile":
         """Return the profile with only some partitions, and with one MPI in the partitions that have it.
@@ -378,12 +387,10 @@ class Profile(Machine):
             known = ", ".join(dict.fromkeys(each for group in own.values() for each in group)) or "none"
             hint = f"in partitions of the profile: {known}"
             raise UsageError(f"no partition of {self.name} has the MPI {mpi!r}", hint)
-        one: dict[str, dict[str, object]] = {name: {"mpi": [mpi]} if mpi in own[name] else {} for name in names}
-        if launch is not None:
-            one = {name: {**each, "launch": launch} for name, each in one.items()}
-        chosen = self.model_copy(
-            update={"partitions": {name: self.partitions[name].model_copy(update=one[name]) for name in names}}
-        )
+        of_all = {} if launch is None else {"launch": launch}
+        changes = {name: {**of_all, **({"mpi": [mpi]} if mpi in own[name] else {})} for name in names}
+        narrowed = {name: self.partitions[name].model_copy(update=changes[name]) for name in names}
+        chosen = self.model_copy(update={"partitions": narrowed})
         chosen._left_out = {name: each.queue for name, each in self.partitions.items() if name not in names}
         return chosen
 
@@ -422,7 +429,7 @@ class Profile(Machine):
             raise UsageError(f"site {self.name} has no partition {chosen!r}", f"it has: {', '.join(self.partitions)}")
         own = self.partitions[chosen]
         keys = [*Machine.model_fields, "launch"]
-        shared = {key: getattr(self, key) for key in keys if not _says(getattr(own, key))}
+        shared = {key: getattr(self, key) for key in keys if getattr(own, key) in (None, {}, [])}
         if mpi is not None:
             if mpi not in own.mpi:
                 known = ", ".join(own.mpi) or "none: jobs use the image's own"
@@ -438,10 +445,6 @@ def _usable(policy: Sequence[str], there: Iterable[str]) -> bool:
     """
     carried = {RUNTIMES[name].policy_name for name in CARRIED}
     return bool(set(policy) & {*there, *carried}) or not any(map(supported, policy))
-
-
-def _says(value: object) -> bool:
-    return value is not None and value not in ({}, [])
 
 
 class SiteFiles(NamedTuple):
@@ -472,11 +475,8 @@ class Age(NamedTuple):
 
 def age(profile: Profile, today: dt.date) -> list[Age]:
     """Return the age of each group of facts that has a source: first those without a date, then the oldest."""
-    found = [
-        Age(group, source, (today - source.date).days if source.date else None)
-        for group, source in _sources(profile, "")
-    ]
-    return sorted(found, key=lambda each: (each.days is not None, -(each.days or 0)))
+    days = ((group, each, (today - each.date).days if each.date else None) for group, each in _sources(profile, ""))
+    return sorted(starmap(Age, days), key=lambda each: (each.days is not None, -(each.days or 0)))
 
 
 def _sources(model: BaseModel, group: str) -> Iterator[tuple[str, FactSource]]:

@@ -62,6 +62,7 @@ def make_plan(profile: Profile, bundle: str, abis: Sequence[str] = (), partition
     abi = host_mpi.abi if host_mpi else own
     way = Way(launcher, "", None) if inside and launcher else choose(profile, name, chosen, mpi, abi)
     options = _start_options(profile, chosen, host_mpi, way)
+    passed_by_launcher = [] if inside else passed(way, abi if host_mpi else None, mpi.family if mpi else None)
     scheduler = known(profile.scheduler, profile, "scheduler")
     policy = known(profile.policy, profile, "policy", "runtimes")
     return plans.Plan(
@@ -77,10 +78,7 @@ def make_plan(profile: Profile, bundle: str, abis: Sequence[str] = (), partition
         mpi=host_mpi,
         binds=[*_mounts(profile, chosen, bound.binds), *bound.binds],
         environment=bound.environment,
-        pass_environment=[
-            *([] if inside else passed(way, abi if host_mpi else None, mpi.family if mpi else None)),
-            *bound.passed,
-        ],
+        pass_environment=[*passed_by_launcher, *bound.passed],
         start_options=plans.inside_options(options, way.launcher) if inside else options,
         abi=abi,
         host=bound.host,
@@ -122,10 +120,10 @@ def _inside(profile: Profile, name: str, partition: Partition, abi: str, launche
     return plans.InsideWay(
         launcher=launcher,
         abi=abi,
-        modules=tuple(_modules(profile, bare, None)),
-        binds=(*_mounts(profile, bare, bound.binds), *bound.binds),
+        modules=_modules(profile, bare, None),
+        binds=[*_mounts(profile, bare, bound.binds), *bound.binds],
         environment=bound.environment,
-        pass_environment=bound.passed,
+        pass_environment=list(bound.passed),
         host=bound.host,
     )
 
@@ -178,9 +176,9 @@ def _gpus(partition: Partition) -> dict[str, Any]:
     """Return a plan's facts about which NUMA domain is near each GPU of a node."""
     node = partition.node
     places = [plans.GpuPlace(own, near.numa_domain) for near in (node.affinity if node else []) for own in near.gpus]
-    if not (places and node and node.gpus and node.gpus.kind in gpu.ORDER):
+    if not (places and partition.gpus and partition.gpus.kind in gpu.ORDER):
         return {}
-    return {"gpu_order": gpu.ORDER[node.gpus.kind], "gpu_places": tuple(sorted(places))}
+    return {"gpu_order": gpu.ORDER[partition.gpus.kind], "gpu_places": tuple(sorted(places))}
 
 
 def _fitting(profile: Profile, partition: str | None, abis: Sequence[str]) -> str | None:
@@ -197,13 +195,13 @@ def _distinct(*groups: Sequence[str]) -> tuple[str, ...]:
 def gpu_word(scheduler: SiteScheduler, partition: Partition) -> str | None:
     """Return the word with which a partition's jobs request GPUs; None if it has GPUs but the word is unknown."""
     word = partition.gpu_request or scheduler.gpu_request
-    needed = partition.node and partition.node.gpus and scheduler.kind not in ("hosts", "local")
+    needed = partition.gpus and scheduler.kind not in ("hosts", "local")
     return word or (None if needed and not any(map(plans.requests_gpus, partition.directives)) else plans.NO_REQUEST)
 
 
 def _batch(profile: Profile, name: str, scheduler: SiteScheduler, partition: Partition) -> plans.Batch:
     """Return the resources that jobs of a partition request besides their layout."""
-    gpus = partition.node.gpus if partition.node else None
+    gpus = partition.gpus
     word = known(gpu_word(scheduler, partition), profile, "partitions", name, "gpu_request")
     requested = word != plans.NO_REQUEST and (gpus or partition.gpu_request)
     request = plans.GpuRequest(word, (gpus.count if gpus else 0) or 0, gpus.type if gpus else None)
@@ -241,9 +239,8 @@ def _node(profile: Profile, name: str, partition: Partition) -> plans.NodeShape:
 
 def gpus_per_node(partition: Partition) -> int | None:
     """Return the number of GPUs per node; None if it is unknown or only a driver or request shows that GPUs exist."""
-    gpus = partition.node.gpus if partition.node else None
-    if gpus:
-        return gpus.count
+    if partition.gpus:
+        return partition.gpus.count
     return None if partition.node is None or partition.driver or partition.gpu_request else 0
 
 
@@ -268,52 +265,48 @@ def _start_options(
     # (4 does), and Open MPI is slow. For Intel MPI no clear gain was measured.
     join = mpi is None or mpi.family != _STARTS_ALONE
     steps = profile.scheduler is not None and profile.scheduler.kind == "slurm"
-    return [
+    unstaged = [
         plans.StartOption(
-            name=f"{runtime}-{staging.staging}",
+            name=f"{runtime}-{plans.NOT_STAGED}",
             runtime=runtime,
+            staging=plans.NOT_STAGED,
             launcher=way.launcher,
             pmi=way.pmi,
+            max_nodes=None,
             join=join and runtime != plans.NATIVE,
             program=way.program,
-            **staging._asdict(),
-            **_of_runtime(partition, runtime),
+            modules=tuple(partition.runtime(runtime).module),
+            arguments=tuple(partition.runtime(runtime).arguments),
         )
         for runtime in runtime_table.in_order(policy.runtimes)
         if runtime_table.supported(runtime) and _there(partition, runtime)
-        for staging in stagings(runtime, partition.filesystems, mounts_squashfs(partition, runtime) is True)
-        if steps
-        or staging.staging == plans.NOT_STAGED  # a copy on each node needs a batch step besides that of the ranks
     ]
-
-
-def _of_runtime(partition: Partition, runtime: str) -> dict[str, Any]:
-    """Return the modules and the arguments of a runtime of the site."""
-    own = partition.runtimes.get(runtime)
-    return {"modules": tuple(own.module), "arguments": tuple(own.arguments)} if own else {}
+    mounts = {option: mounts_squashfs(partition, option.runtime) for option in unstaged}
+    options = [each for option in unstaged for each in stagings(option, partition.filesystems, mounts[option])]
+    # A copy on each node needs a batch step besides that of the ranks.
+    return [option for option in options if steps or option.staging == plans.NOT_STAGED]
 
 
 def _there(partition: Partition, runtime: str) -> bool:
     """Return whether nodes have a runtime, or need one that a bundle can include."""
     if runtime == plans.CHARLIECLOUD_KIT:
-        own = partition.runtimes.get(runtime_table.RUNTIMES[runtime].policy_name)
-        new = own is not None and own.version is not None and not runtime_table.too_old(runtime, own.version)
+        version = partition.runtime(runtime_table.RUNTIMES[runtime].policy_name).version
+        new = version is not None and not runtime_table.too_old(runtime, version)
         return not new and partition.architecture in (None, _KIT_ARCHITECTURE)
     return runtime in partition.runtimes or runtime in (*runtime_table.CARRIED, plans.NATIVE)
 
 
 def needs_namespaces(partition: Partition, runtime: str) -> bool:
     """Return whether a runtime needs user namespaces on a partition's nodes."""
-    own = partition.runtimes.get(runtime)
-    return runtime_table.needs_namespaces(runtime) and not (own and own.setuid)
+    return runtime_table.needs_namespaces(runtime) and not partition.runtime(runtime).setuid
 
 
 def mounts_squashfs(partition: Partition, runtime: str) -> bool | None:
     """Return whether a SquashFS file can be mounted on a partition's nodes; None if it is unknown."""
     if not runtime_table.RUNTIMES[runtime].mounts:
         return partition.fuse  # the namespace holder mounts it
-    own = partition.runtimes.get(runtime)
-    return own.mounts_squashfs if own and own.squashfs else None
+    own = partition.runtime(runtime)
+    return own.mounts_squashfs if own.squashfs else None
 
 
 def _against(profile: Profile, partition: Partition) -> dict[str, str]:
@@ -341,12 +334,12 @@ def objections(partition: Partition, runtime: str) -> Iterator[Objection]:
         yield Objection("runtime.unsupported", f"deployer cannot use it: {runtime_table.refusal(runtime)[0]}")
     if needs_namespaces(partition, runtime) and partition.user_namespaces is False:
         yield Objection("runtime.namespaces", "the nodes have no user namespaces")
-    own = partition.runtimes.get(runtime)
-    age = runtime_table.too_old(runtime, own.version) if own else None
+    own = partition.runtime(runtime)
+    age = runtime_table.too_old(runtime, own.version) if own.version else None
     if age:
         yield Objection("runtime.old", age)
-    elif own and own.starts is False:
-        said = f" ({own.failure})" if own.failure else ""
-        yield Objection("runtime.start", f"it starts no folder of the user's own on the nodes{said}")
-    if own is None and runtime not in (*runtime_table.CARRIED, plans.NATIVE):
+    elif own.starts is False:
+        last_words = f" ({own.failure})" if own.failure else ""
+        yield Objection("runtime.start", f"it starts no folder of the user's own on the nodes{last_words}")
+    if runtime not in partition.runtimes and runtime not in (*runtime_table.CARRIED, plans.NATIVE):
         yield Objection("runtime.none", "it is not on the nodes, according to the profile")

@@ -39,7 +39,6 @@ class Resolved(NamedTuple):
 
     Attributes:
         paths: its files, starting with the requested one.
-        paths: its files, the named one first.
         layers: finds the origin of each value.
     """
 
@@ -71,11 +70,8 @@ class Layers:
     def _of(self, place: KeyPath) -> Document:
         if place in self.others:
             return self.others[place]._of(place)
-        while True:
-            for document in reversed(self._documents):
-                if document.has(place):
-                    return document
-            place = place[:-1]
+        around = (place[:length] for length in range(len(place), -1, -1))
+        return next(each for outer in around for each in reversed(self._documents) if each.has(outer))
 
 
 def load(site: str) -> Profile:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from deployer.connected.ground import xdg
+from deployer.connected.ground.yaml_model import KeyPath
 from deployer.connected.site_profile import search
 from deployer.connected.site_profile.profile import Profile, Resolved, comparable, load, resolve
 from deployer.connected.site_profile.signatures import sign_profile
@@ -82,14 +83,11 @@ def publish(site: str, key: Path, folder: Path) -> Path:
 
     Args:
         key: a private key, or the .pub file of a key in an agent.
-        key: a private key, or an agent's .pub.
     """
     record = load(site).model_dump(mode="json", exclude_unset=True)
-    trees = facts.record(
-        _taken(record.get("login")),
-        {name: tree for name, each in record.get("partitions", {}).items() if (tree := _taken(each))},
-        {name: tree for name, each in record.get("mpi", {}).items() if (tree := _taken(each))},
-    )
+    groups = (record.get(group, {}) for group in ("partitions", "mpi"))
+    items = ({name: tree for name, each in group.items() if (tree := _taken(each))} for group in groups)
+    trees = facts.record(_taken(record.get("login")), *items)
     _taken(record)
     data = json_records.dumps(trees)
     record = {name: value for name, value in record.items() if name not in ("extends", "facts")}
@@ -135,17 +133,18 @@ def keep(found: Publication) -> KeptPublication:
         if not pinned:  # before the copy, so that each kept profile has a pin
             files.write_text(str(pin), key.line + "\n")
         _exchange(new, folder, old)
-    return KeptPublication(load(str(_file(name))), _file(name), key, not pinned)
+    path = search.published_file(name)
+    return KeptPublication(load(str(path)), path, key, not pinned)
 
 
 def unchanged(host: str, profile: bytes) -> Profile | None:
     """Return the kept profile if its bytes are the same, this host published it, and its signer is pinned."""
-    for path in kept():
+    for name in search.published_names():
         try:
-            if files.read_bytes(str(path), limit=MAX_PROFILE) != profile:
+            if files.read_bytes(str(place(name) / PROFILE), limit=MAX_PROFILE) != profile:
                 continue
-            key = _signer(profile, files.read_bytes(str(path.with_name(SIGNATURE)), limit=MAX_SIGNATURE))
-            found = load(str(_file(path.parent.name)))
+            key = _signer(profile, files.read_bytes(str(place(name) / SIGNATURE), limit=MAX_SIGNATURE))
+            found = load(str(search.published_file(name)))
         except DeployerError:
             continue  # verify and keep it again
         if host in _hosts(found.name) and key in _pins(found.name):
@@ -169,10 +168,9 @@ def _check_newer(new: Profile, folder: Path, what: str) -> None:
 
 def _check_one_name(host: str, name: str, what: str) -> None:
     """Raise Refused if the host previously published another name: that name's pin would be bypassed."""
-    for path in kept():
-        other = path.parent.name
+    for other in search.published_names():
         if other != name and _machine(host) in map(_machine, _hosts(other)):
-            hint = f"ask its admin by another way; if the site was renamed: rm -r {path.parent}"
+            hint = f"ask its admin by another way; if the site was renamed: rm -r {place(other)}"
             raise Refused(f"{what} is called {name}, but {host} published {other} before, whose signer is pinned", hint)
 
 
@@ -207,7 +205,7 @@ def newest(own: Profile, tell: Callable[[str], None] = terminal.tell) -> Profile
     The published one must come from the profile's own host and be signed with a pinned key: a site chooses its name, so
     two sites can have the same. It is used with the user's own hosts and workspace. Differences are reported.
     """
-    path = _file(own.name)
+    path = search.published_file(own.name)
     if not files.lexists(str(path)):
         return own
     try:
@@ -215,10 +213,9 @@ def newest(own: Profile, tell: Callable[[str], None] = terminal.tell) -> Profile
     except DeployerError as error:
         terminal.complain([f"deployer: the profile kept in {path.parent} is not used: {error.message}"])
         return own
-    if own.login.host not in _hosts(own.name):
-        return own
-    dates = [each.source.date for each in (own, published)]
-    if dates[1] is None or (dates[0] is not None and dates[1] <= dates[0]):
+    before, date = own.source.date, published.source.date
+    newer = date is not None and (before is None or date > before)
+    if own.login.host not in _hosts(own.name) or not newer:
         return own
     users = {key: value for key in ("host", "transfer") if (value := getattr(own.login, key)) is not None}
     login = published.login.model_copy(update=users)
@@ -236,51 +233,37 @@ def used(site: str, tell: Callable[[str], None] = terminal.tell) -> Resolved:
     if site.startswith(SSH):
         return resolve(str(kept_from(site[len(SSH) :])))
     own = resolve(site)
-    path, name = _file(own.profile.name), own.profile.name
+    name = own.profile.name
+    path = search.published_file(name)
     profile = newest(own.profile, tell)
     if profile is own.profile:
         if path not in own.paths and (hosts := _hosts(name)):
             tell(f"deployer: profile {name}: {own.paths[0]} is used, not what {SSH}{hosts[-1]} publishes")
         return own
     found = resolve(str(path))
-    login = own.profile.login
-    users = {
-        ("login", "host"): login.host,
-        ("login", "transfer"): login.transfer,
-        ("workspace",): own.profile.workspace,
-    }
+    users: dict[KeyPath, Any] = {("login", key): getattr(own.profile.login, key) for key in ("host", "transfer")}
+    users["workspace",] = own.profile.workspace
     found.layers.others = {at: own.layers for at, value in users.items() if value is not None}
     return found._replace(profile=profile)
 
 
 def sites() -> list[str]:
     """Return ``ssh:HOST`` for each kept profile, with the host that published it last."""
-    return [f"{SSH}{host}" for path in kept() for host in _hosts(path.parent.name)[-1:]]
+    return [f"{SSH}{host}" for name in search.published_names() for host in _hosts(name)[-1:]]
 
 
 def kept_from(host: str) -> Path:
     """Return the file of the kept profile that a host published. Raises UsageError if none is kept."""
-    for path in kept():
-        if host in _hosts(path.parent.name):
-            return _file(path.parent.name)
+    for name in search.published_names():
+        if host in _hosts(name):
+            return search.published_file(name)
     hint = f"deployer check B.tar --site ssh:{host} fetches what it publishes"
     raise UsageError(f"no profile of {host} was fetched", hint)
-
-
-def _file(name: str) -> Path:
-    """Return the kept profile with this name, as other modules read it."""
-    return place(name) / f"{name}.yaml"
 
 
 def place(name: str) -> Path:
     """Return the folder for a site's published profile."""
     return search.published_folder() / name
-
-
-def kept() -> list[Path]:
-    """Return the published profiles kept here, as they were signed."""
-    names = files.names(str(search.published_folder()))
-    return [place(name) / PROFILE for name in names if search.is_name(name)]
 
 
 def pin_path(name: str) -> Path:
@@ -336,15 +319,11 @@ def _signer(profile: bytes, blob: bytes) -> Key:
 def _pins(name: str) -> list[Key]:
     """Return the pinned signers of a site's profile."""
     pin = pin_path(name)
-    return [_pinned(line, pin) for line in files.read_text(str(pin)).splitlines()] if files.lexists(str(pin)) else []
-
-
-def _pinned(line: str, path: Path) -> Key:
-    kind, _, text = line.strip().partition(" ")
+    lines = files.read_text(str(pin)).splitlines() if files.lexists(str(pin)) else []
     try:
-        return sshsig.read_key_text(kind, text.partition(" ")[0])
+        return [sshsig.read_key_text(*f"{line.strip()} ".split(" ")[:2]) for line in lines]
     except IntegrityError as error:
-        raise UsageError(f"{path}: {error.message}", "it has a public key per line, as in a .pub file") from error
+        raise UsageError(f"{pin}: {error.message}", "it has a public key per line, as in a .pub file") from error
 
 
 def _taken(group: Any) -> Record | None:

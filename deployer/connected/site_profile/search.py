@@ -10,7 +10,7 @@ A path is a deliberate choice, so it is not checked.
 import os
 import re
 import stat
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple
 
@@ -58,17 +58,11 @@ def folders() -> list[ProfileFolder]:
 
 def names(skip_own: bool = False) -> dict[str, Path]:
     """Return the files by profile name; with ``skip_own`` only the curated ones."""
-    found: dict[str, Path] = {}
-    for folder in folders():
-        if skip_own and folder.path != CURATED:
-            continue
-        for path in sorted(folder.path / name for name in files.names(str(folder.path))):
-            if path.suffix in SUFFIXES and path.stem != "schema" and not path.stem.endswith(_PARTS):
-                found.setdefault(path.stem, path)
-    for name in () if skip_own else files.names(str(published_folder())):
-        if is_name(name):
-            found.setdefault(name, published_folder() / name / f"{name}.yaml")
-    return dict(sorted(found.items()))
+    searched = [folder.path for folder in folders() if folder.path == CURATED or not skip_own]
+    paths = [path for folder in searched for path in sorted(folder / name for name in files.names(str(folder)))]
+    first = {path.stem: path for path in reversed(paths) if path.suffix in SUFFIXES and _is_profile(path.stem)}
+    published = {} if skip_own else {name: published_file(name) for name in published_names()}
+    return dict(sorted({**published, **first}.items()))
 
 
 def find(name: str, beside: Path | None = None, skip: Collection[Path] = ()) -> Path:
@@ -86,24 +80,19 @@ def find(name: str, beside: Path | None = None, skip: Collection[Path] = ()) -> 
     if "/" in name or name.endswith(SUFFIXES):
         return beside.parent / name if beside else Path(name)
     curated = beside is not None and is_curated(beside)
-    there = [
-        (folder, path)
-        for folder in folders()
-        if folder.path == CURATED or not curated
-        for path in _named(folder.path, name)
-        if path.resolve() not in {each.resolve() for each in skip}
-    ]
-    if not there and not curated and is_name(name):
-        path = published_folder() / name / f"{name}.yaml"
-        if files.lexists(str(path)):
-            return path
+    searched = [folder for folder in folders() if _is_profile(name) and (folder.path == CURATED or not curated)]
+    places = ((folder, folder.path / f"{name}{suffix}") for folder in searched for suffix in SUFFIXES)
+    skipped = {each.resolve() for each in skip}
+    there = [each for each in places if files.lexists(str(each[1])) and each[1].resolve() not in skipped]
+    if not there and not curated and is_name(name) and files.lexists(str(published_file(name))):
+        return published_file(name)
     if not there:
         here = next((f"{name}{suffix}" for suffix in SUFFIXES if Path(f"{name}{suffix}").is_file()), None)
         if here and beside is None:
             raise UsageError(f"no site profile is called {name!r}, but here is a file {here}", f"give its path: {here}")
         known = names(curated)
-        searched = ", ".join(str(each.path) for each in folders() if each.path.is_dir())
-        hint = f"profiles: {', '.join(known) or 'none'} (in {searched}); or give a file's path; commands that take "
+        existing = ", ".join(str(each.path) for each in folders() if each.path.is_dir())
+        hint = f"profiles: {', '.join(known) or 'none'} (in {existing}); or give a file's path; commands that take "
         hint += "--site also accept ssh:HOST, if that site publishes its profile"
         raise UsageError(f"no site profile is called {name!r}{guess(name, known)}", hint)
     folder, path = there[0]
@@ -117,6 +106,16 @@ def find(name: str, beside: Path | None = None, skip: Collection[Path] = ()) -> 
 def published_folder() -> Path:
     """Return the folder of profiles that sites published. Each site has its own folder in it."""
     return xdg.state_folder("published")
+
+
+def published_file(name: str) -> Path:
+    """Return the entry point of a site's published profile."""
+    return published_folder() / name / f"{name}.yaml"
+
+
+def published_names() -> list[str]:
+    """Return the names of the published profiles that are kept here."""
+    return list(filter(is_name, files.names(str(published_folder()))))
 
 
 def is_name(text: str) -> bool:
@@ -137,13 +136,8 @@ def label(path: Path) -> str:
     return next((each.label for each in folders() if each.path.resolve() == parent), "given by its path")
 
 
-def _named(folder: Path, name: str) -> Iterator[Path]:
-    if name == "schema" or name.endswith(_PARTS):
-        return
-    for suffix in SUFFIXES:
-        path = folder / f"{name}{suffix}"
-        if files.lexists(str(path)):
-            yield path
+def _is_profile(stem: str) -> bool:
+    return stem != "schema" and not stem.endswith(_PARTS)
 
 
 def _check_owner(path: Path) -> None:
@@ -151,13 +145,9 @@ def _check_owner(path: Path) -> None:
     for each in (path.parent, path):
         with files.errors_named(f"read {each}"):
             state = each.stat()
-        if state.st_uid not in (os.geteuid(), 0):
-            problem = f"belongs to another user (uid {state.st_uid})"
-        elif state.st_mode & stat.S_IWOTH:
-            problem = "can be written by everyone"
-        else:
-            continue
-        raise UsageError(
-            f"the profile {path} is not used by its name: {each} {problem}",
-            f"if you trust it, give its path: ./{path}" if not path.is_absolute() else f"if you trust it, give {path}",
-        )
+        foreign = state.st_uid not in (os.geteuid(), 0)
+        if foreign or state.st_mode & stat.S_IWOTH:
+            problem = f"belongs to another user (uid {state.st_uid})" if foreign else "can be written by everyone"
+            place = path if path.is_absolute() else f"its path: ./{path}"
+            text = f"the profile {path} is not used by its name: {each} {problem}"
+            raise UsageError(text, f"if you trust it, give {place}")

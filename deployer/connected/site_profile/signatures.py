@@ -79,12 +79,9 @@ def _verified(path: Path, known: list[signers.Signer], allowed: Path) -> SignedF
         )
     except IntegrityError as error:
         raise IntegrityError(f"{path}: {error.message}", "the profile was changed after it was signed") from error
-    reasons = []
-    for signer in known:
-        if signer.key == key:
-            reason = signer.refusal(time.time(), sshsig.PROFILE_NAMESPACE)
-            if not reason:
-                return SignedFile(path, key, signer.who)
-            reasons.append(reason)
-    why = "; ".join(reasons) or "it does not list that key"
-    raise Refused(f"{path} is signed by {key.fingerprint}, which {allowed} does not accept: {why}")
+    own = [signer for signer in known if signer.key == key]
+    refusals = [signer.refusal(time.time(), sshsig.PROFILE_NAMESPACE) for signer in own]
+    if all(refusals):
+        why = "; ".join(filter(None, refusals)) or "it does not list that key"
+        raise Refused(f"{path} is signed by {key.fingerprint}, which {allowed} does not accept: {why}")
+    return SignedFile(path, key, next(each.who for each, why in zip(own, refusals, strict=True) if not why))

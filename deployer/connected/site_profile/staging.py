@@ -1,11 +1,10 @@
 """staging: the place of the image while ranks run, chosen from the partition's file systems in the profile."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from deployer.connected.site_profile.machine import Filesystem
 from deployer.contract.site import runtime_table
-from deployer.contract.site.plan import DISK, MEMORY, NOT_STAGED, SQUASHFS
+from deployer.contract.site.plan import DISK, MEMORY, SQUASHFS, StartOption
 
 #: Up to this many nodes, ranks read the image from the shared file system, which needs no memory and no initial copy.
 #: With more nodes, the tens of thousands of small reads per node overload the file system.
@@ -19,48 +18,33 @@ _MEMORY_TYPES = ("tmpfs", "ramfs")
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108  named, not used here
 
 
-class Staging(NamedTuple):
-    """One staging.
-
-    Attributes:
-        staging: one of ``plan.STAGINGS``.
-        place: the node's folder for the image.
-        room_mb: the size of that folder's file system in MiB, None if unknown.
-        max_nodes: the largest number of nodes, None for no limit.
-        broadcast: the number of nodes from which the image file is broadcast; None: never.
-    """
-
-    staging: str
-    place: str | None = None
-    room_mb: int | None = None
-    max_nodes: int | None = None
-    broadcast: int | None = None
-
-
-def stagings(runtime: str, filesystems: Mapping[str, Filesystem], mounts: bool) -> list[Staging]:
-    """Return the possible stagings of a partition, best first.
+def stagings(option: StartOption, filesystems: Mapping[str, Filesystem], mounts: bool | None) -> list[StartOption]:
+    """Return a start option, and the same option with each possible staging of a partition, best first.
 
     For a few nodes the installed folder is best. Next is the node's disk, which needs no memory, then its memory:
     unpacked, or compressed if users can mount images. If the file systems of a node are unknown, only the installed
     folder is possible.
 
     Args:
-        runtime: the container runtime.
+        option: the start option for the installed folder.
         filesystems: the partition's file systems by path.
-        mounts: whether a SquashFS file can be mounted.
+        mounts: whether a SquashFS file can be mounted; None: unknown.
     """
-    possible = runtime_table.RUNTIMES[runtime].stagings
+    possible = runtime_table.RUNTIMES[option.runtime].stagings
     own = {path: each for path, each in filesystems.items() if each.shared is False and each.type is not None}
-    disks = {path: each for path, each in own.items() if each.type not in _MEMORY_TYPES}
-    memories = {path: each for path, each in own.items() if each.type in _MEMORY_TYPES}
-    staged = []
-    if disks:
-        path = max(disks, key=lambda each: (disks[each].size_mb or 0, each))
-        staged.append(Staging(DISK, path, disks[path].size_mb, broadcast=MANY_NODES))
-    if memories:
-        path = _SHARED_MEMORY if _SHARED_MEMORY in memories else min(memories)
-        staged.append(Staging(MEMORY, path, memories[path].size_mb, broadcast=MANY_NODES))
-        if mounts:
-            staged.append(Staging(SQUASHFS, path, memories[path].size_mb, broadcast=MANY_NODES))
-    staged = [choice for choice in staged if choice.staging in possible]
-    return [Staging(NOT_STAGED, max_nodes=FEW_NODES if staged else None), *staged]
+    memories = [path for path, each in own.items() if each.type in _MEMORY_TYPES]
+    memory = _SHARED_MEMORY if _SHARED_MEMORY in memories else min(memories, default=None)
+    disk = max(own.keys() - memories, key=lambda path: (own[path].size_mb or 0, path), default=None)
+    places = [(DISK, disk), (MEMORY, memory), (SQUASHFS, memory if mounts else None)]
+    staged = [
+        option._replace(
+            name=f"{option.runtime}-{staging}",
+            staging=staging,
+            place=path,
+            room_mb=own[path].size_mb,
+            broadcast=MANY_NODES,
+        )
+        for staging, path in places
+        if path is not None and staging in possible
+    ]
+    return [option._replace(max_nodes=FEW_NODES if staged else None), *staged]

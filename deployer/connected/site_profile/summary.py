@@ -51,15 +51,11 @@ def summary(profile: Profile, today: dt.date) -> Summary:
 
 def only_captured(profile: Profile) -> list[str]:
     """Return the missing facts of a profile that a capture of the site can find."""
-    return list(dict.fromkeys(_lacking(profile)))
-
-
-def _lacking(profile: Profile) -> Iterator[str]:
-    if profile.scheduler and profile.scheduler.kind == "slurm" and not profile.scheduler.pmi:
-        yield "PMI types of srun"
-    for name in profile.partitions:
-        partition = profile.partition(name)[1]
-        yield from (f"partitions.{name}: {fact}" for fact in _of_partition(profile, partition))
+    scheduler = profile.scheduler
+    pmi = ["PMI types of srun"] if scheduler and scheduler.kind == "slurm" and not scheduler.pmi else []
+    own = {name: profile.partition(name)[1] for name in profile.partitions}
+    facts = (f"partitions.{name}: {fact}" for name, each in own.items() for fact in _of_partition(profile, each))
+    return list(dict.fromkeys([*pmi, *facts]))
 
 
 def _of_partition(profile: Profile, partition: Partition) -> Iterator[str]:
@@ -75,7 +71,7 @@ def _of_partition(profile: Profile, partition: Partition) -> Iterator[str]:
         "file systems": partition.filesystems,
         "network devices": partition.fabric and partition.fabric.devices,
         "how jobs request GPUs": profile.scheduler is None or gpu_word(profile.scheduler, partition),
-        "version of the GPU driver": not (node and node.gpus) or (partition.driver and partition.driver.version),
+        "version of the GPU driver": not partition.gpus or (partition.driver and partition.driver.version),
     }
     yield from (fact for fact, value in known.items() if not value)
     yield from (f"version of {runtime}" for runtime, own in partition.runtimes.items() if own.version is None)

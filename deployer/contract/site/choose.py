@@ -48,10 +48,6 @@ class StagingNeed(NamedTuple):
     ranks_mb: int = 0
     objections: Mapping[str, Obstacle] = {}
 
-    def size(self, staging: str) -> int:
-        """Return the size of the image in MiB on a node with this staging."""
-        return self.sizes.get(staging, 0)
-
 
 _NOTHING = StagingNeed({})
 
@@ -81,50 +77,36 @@ def choose(
     Raises:
         Refused: no start option is left; the message lists the reason against each.
     """
-    against: List[str] = []
     remedies: List[str] = []
     vetoes = dict(plan.against, **vetoes)
     among = plan.containers if runtime is None else [each for each in plan.start_options if each.runtime == runtime]
+    tried = [option.runtime for option in plan.start_options]
+    without_option = [name for name in plan.against if name not in tried and runtime in (None, name)]
+    against = [f"{name} ({plan.against[name]})" for name in without_option]
     offered = [option for option in among if staging in (None, option.staging)]
-    asked = "".join("--{} {}: ".format(*pair) for pair in (("runtime", runtime), ("staging", staging)) if pair[1])
-    for option in offered:
+    for place, option in enumerate(offered):
         objection = _objection(option, plan, nodes, vetoes, need, staging)
         if objection is None:
-            return Choice(option, asked + _reason(plan, nodes, against + _without_option(plan, runtime)))
-        against.append(f"{option.name} ({objection.reason})")
+            given = (("runtime", runtime), ("staging", staging))
+            asked = "".join(f"--{name} {value}: " for name, value in given if value)
+            first = "first in the plan for {} that {} can use".format(counted(nodes, "node"), plan.site)
+            return Choice(option, asked + first + ("; skipped: " + ", ".join(against) if against else ""))
+        against.insert(place, f"{option.name} ({objection.reason})")
         remedies.append(objection.remedy)
+    reasons = ", ".join(against) or _no_option(runtime, staging)
     raise Refused(
-        "no way to start %s on %d nodes of %s: %s"
-        % (
-            plan.bundle,
-            nodes,
-            plan.site,
-            ", ".join(against + _without_option(plan, runtime)) or _no_option(runtime, staging),
-        ),
+        "no way to start %s on %d nodes of %s: %s" % (plan.bundle, nodes, plan.site, reasons),
         "; or ".join(dict.fromkeys(filter(None, remedies)))
         or "the plan's start options come from the site's profile: correct it, and on the laptop: deployer plan",
     )
-
-
-def _without_option(plan: Plan, runtime: Optional[str]) -> List[str]:
-    """Return why the runtimes that the policy allows without a start option cannot be used."""
-    tried = [option.runtime for option in plan.start_options]
-    over = [name for name in plan.against if name not in tried and runtime in (None, name)]
-    return [f"{name} ({plan.against[name]})" for name in over]
 
 
 def _no_option(runtime: Optional[str], staging: Optional[str]) -> str:
     known = runtime_table.RUNTIMES.get(runtime or "")
     if known and staging and staging not in known.stagings:
         return "{} cannot use an image that is staged so; it can: {}".format(known.name, ", ".join(known.stagings))
-    said = "the plan has no start option"
-    said += f" with {runtime}, which the site's policy must allow" if runtime else ""
-    return said + (" that stages to " + staging if staging else "")
-
-
-def _reason(plan: Plan, nodes: int, against: List[str]) -> str:
-    first = "first in the plan for %d node%s that %s can use" % (nodes, "" if nodes == 1 else "s", plan.site)
-    return first + ("; skipped: " + ", ".join(against) if against else "")
+    with_runtime = f" with {runtime}, which the site's policy must allow" if runtime else ""
+    return "the plan has no start option" + with_runtime + (" that stages to " + staging if staging else "")
 
 
 def _objection(
@@ -145,7 +127,7 @@ def _objection(
 
 def _too_large(option: StartOption, plan: Plan, need: StagingNeed) -> Optional[Obstacle]:
     """Return the calculation if the image does not fit into a node, else None."""
-    size, memory = need.size(option.staging), plan.node.memory_mb
+    size, memory = need.sizes.get(option.staging, 0), plan.node.memory_mb
     if option.room_mb is not None and size > option.room_mb:
         return Obstacle("the image takes %d MiB, but %s has %d MiB" % (size, option.place, option.room_mb))
     whole = size + need.ranks_mb

@@ -134,9 +134,9 @@ def gathered(layout: Layout) -> Layout:
 
 def environment(layout: Layout) -> Dict[str, str]:
     """Return the environment variables that tell OpenMP and TensorFlow the layout."""
-    found = of_threads(layout.threads // layout.workers)
     # Processes that share CPUs would all bind their threads to the first CPUs.
-    return {**found, **_of_places(layout.hyperthreads)} if layout.workers == 1 else found
+    places = _of_places(layout.hyperthreads) if layout.workers == 1 else {}
+    return {**of_threads(layout.threads // layout.workers), **places}
 
 
 def of_threads(threads: int) -> Dict[str, str]:
@@ -183,7 +183,6 @@ def own(host: Mapping[str, str]) -> Dict[str, str]:
     Without OMP_NUM_THREADS, the number of threads is the one that Slurm set for the task (``srun -c``). If
     OMP_NUM_THREADS is a list, its first level counts.
     """
-    said = (host.get("OMP_NUM_THREADS") or host.get("SLURM_CPUS_PER_TASK", "")).partition(",")[0].strip()
-    found = of_threads(int(said)) if said.isdigit() and int(said) else {}
-    found.update({name: host[name] for name in (*of_threads(1), *_of_places(False), *_OWN_PLACES) if name in host})
-    return found
+    threads = (host.get("OMP_NUM_THREADS") or host.get("SLURM_CPUS_PER_TASK", "")).partition(",")[0].strip()
+    users = {name: host[name] for name in (*of_threads(1), *_of_places(False), *_OWN_PLACES) if name in host}
+    return {**(of_threads(int(threads)) if threads.isdigit() and int(threads) else {}), **users}

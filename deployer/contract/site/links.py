@@ -18,23 +18,9 @@ _SOURCES = {"data": DATA, "app": APP}
 _MAX_PATH = 1000
 #: Names in the job's folder that are not for the program.
 _OURS = (
-    "job.sh",
-    "job.json",
-    "job_id",
-    "result.json",
-    "payload.json",
-    "output.log",
-    "checkpoint",
-    "next",
-    "hosts",
-    "ranks",
-    "inside",
-    "agent",
-    "environment",
-    "machines",
-    "rehearsal",
-    "rehearsal-hook",
-)
+    "job.sh", "job.json", "job_id", "result.json", "payload.json", "output.log", "checkpoint", "next", "hosts", "ranks",
+    "inside", "agent", "environment", "machines", "rehearsal", "rehearsal-hook",
+)  # fmt: skip
 _HINT = "for instance links: {~/.keras/datasets: data/keras/datasets}"
 
 
@@ -83,16 +69,12 @@ def target(source: str) -> str:
 
 def split(links: Iterable[Tuple[str, str]]) -> Tuple[Dict[str, str], Dict[str, str]]:
     """Return the links in HOME and those in the job's folder, each by its path there. Raises UsageError."""
-    home: Dict[str, str] = {}
-    job: Dict[str, str] = {}
-    for place, path in links:
-        if place == HOME_ITSELF:
-            raise UsageError(f"links: ~ leads to the file {path}", "link a folder to ~, or the file to ~/NAME")
-        if place.startswith(HOME):
-            home[place[len(HOME) :]] = path
-        else:
-            job[place] = path
-    return home, job
+    by_place = dict(links)
+    if HOME_ITSELF in by_place:
+        problem = f"links: ~ leads to the file {by_place[HOME_ITSELF]}"
+        raise UsageError(problem, "link a folder to ~, or the file to ~/NAME")
+    home = {place[len(HOME) :]: path for place, path in by_place.items() if place.startswith(HOME)}
+    return home, {place: path for place, path in by_place.items() if not place.startswith(HOME)}
 
 
 def check_made(found: Dict[str, str]) -> Dict[str, str]:

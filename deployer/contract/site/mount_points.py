@@ -18,25 +18,26 @@ _OF_THE_IMAGE = (
 _OURS = "/deployer"
 
 
-def check(path: str) -> str:
-    """Return ``path`` if an image can have a mount point there. Raises UsageError."""
-    return _checked(path, _impossible(path))
+def check(path: str, of_site: bool = False) -> str:
+    """Return ``path`` if an image can have a mount point there. Raises UsageError.
+
+    Args:
+        of_site: a folder of the site will be bound there, which must not hide image content.
+    """
+    problem = _problem(path, of_site)
+    if problem:
+        raise UsageError(f"invalid mount point: {path!r}: {problem[0]}", problem[1])
+    return path
 
 
 def check_site(path: str) -> str:
     """Return ``path`` if a folder of the site can be bound there without hiding image content. Raises UsageError."""
-    return _checked(path, _impossible(path) or _hides(path))
+    return check(path, of_site=True)
 
 
 def possible(paths: Iterable[str]) -> List[str]:
     """Return those paths that ``check_site`` accepts."""
-    return [path for path in paths if not (_impossible(path) or _hides(path))]
-
-
-def _checked(path: str, problem: Optional[List[str]]) -> str:
-    if problem:
-        raise UsageError(f"invalid mount point: {path!r}: {problem[0]}", problem[1])
-    return path
+    return [path for path in paths if not _problem(path, of_site=True)]
 
 
 def in_the_way(path: str, is_folder: Callable[[str], Optional[bool]]) -> Optional[str]:
@@ -56,7 +57,7 @@ def in_the_way(path: str, is_folder: Callable[[str], Optional[bool]]) -> Optiona
     return None
 
 
-def _impossible(path: str) -> Optional[List[str]]:
+def _problem(path: str, of_site: bool) -> Optional[List[str]]:
     """Return why no image can have a mount point at a path, and what to do; None if it can."""
     if not path.startswith("/") or ":" in path or not path.isprintable():
         return ["it is not an absolute path without colon and line break", "for instance /lustre/project"]
@@ -66,11 +67,6 @@ def _impossible(path: str) -> Optional[List[str]]:
         if path == top or path.startswith(top + "/"):
             whose = "deployer's own" if top == _OURS else "the node's own in each container"
             return [f"{top} is {whose}", "leave it out"]
-    return None
-
-
-def _hides(path: str) -> Optional[List[str]]:
-    """Return why no folder of a site can be bound to a path, and what to do; None if one can."""
-    if path in _OF_THE_IMAGE:
+    if of_site and path in _OF_THE_IMAGE:
         return ["the image has its own programs and files there, which it would hide", "name a folder below it"]
     return None

@@ -3,7 +3,9 @@
 Pure: ``site.rank.interfaces`` reads a node's addresses; ``site.jobs.rendezvous`` uses the choice.
 """
 
+import itertools
 import re
+from operator import attrgetter
 from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 #: ARPHRD_INFINIBAND (linux/if_arp.h): IP over InfiniBand or Omni-Path.
@@ -69,14 +71,11 @@ def common(first: str, nodes: Dict[str, Sequence[NodeAddress]], wanted: str = ""
         return CommonNetwork(LOOPBACK_ADDRESS, LOOPBACK)
     usable = [[each for each in others if _is_usable(each, names)] for others in nodes.values()]
     ordered = sorted(own, key=lambda item: _order(item, names))
-    for each in ordered:
-        found = _one_of_each([[other for other in others if other.network == each.network] for others in usable])
-        if found:
-            interfaces = {other.interface for other in found}
+    for key, each in itertools.product((attrgetter("network"), attrgetter("interface")), ordered):
+        same = _one_of_each([[other for other in others if key(other) == key(each)] for others in usable])
+        if same:
+            interfaces = {other.interface for other in same}
             return CommonNetwork(each.address, each.interface if interfaces == {each.interface} else "")
-    for each in ordered:
-        if _one_of_each([[other for other in others if other.interface == each.interface] for others in usable]):
-            return CommonNetwork(each.address, each.interface)
     return CommonNetwork(LOOPBACK_ADDRESS, LOOPBACK) if len(nodes) == 1 else None
 
 
@@ -85,8 +84,8 @@ def _one_of_each(nodes: Sequence[Sequence[NodeAddress]]) -> List[NodeAddress]:
 
     An address that several nodes share is local to each node, such as a container bridge or a management controller.
     """
-    found = [others[0] for others in nodes if others]
-    return found if len({each.address for each in found}) == len(nodes) else []
+    first = [others[0] for others in nodes if others]
+    return first if len({each.address for each in first}) == len(nodes) else []
 
 
 def _is_usable(item: NodeAddress, names: Sequence[str]) -> bool:

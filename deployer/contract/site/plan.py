@@ -261,10 +261,10 @@ class InsideWay(NamedTuple):
 
     launcher: str
     abi: str
-    modules: Tuple[str, ...]
-    binds: Tuple[Bind, ...]
-    environment: Mapping[str, str]
-    pass_environment: Tuple[str, ...]
+    modules: List[str]
+    binds: List[Bind]
+    environment: Dict[str, str]
+    pass_environment: List[str]
     host: Tuple[HostFile, ...]
 
     @staticmethod
@@ -349,24 +349,11 @@ class Plan(NamedTuple):
 
         `check` has not evaluated it.
         """
-        if self.launch == INSIDE:
-            return self
-        way = self.inside
-        if way is None:
-            return None
-        return self._replace(
-            launch=INSIDE,
-            inside=None,
-            mpi=None,
-            abi=way.abi,
-            modules=list(way.modules),
-            binds=list(way.binds),
-            environment=dict(way.environment),
-            pass_environment=list(way.pass_environment),
-            host=way.host,
-            start_options=inside_options(self.start_options, way.launcher),
-            checked=None,
-        )
+        if self.launch == INSIDE or self.inside is None:
+            return self if self.launch == INSIDE else None
+        replaced = self.inside._asdict()
+        options = inside_options(self.start_options, replaced.pop("launcher"))
+        return self._replace(launch=INSIDE, inside=None, mpi=None, start_options=options, checked=None, **replaced)
 
     def modules_of(self, runtime: str) -> List[str]:
         """Return the modules that a job with this runtime loads, in order."""

@@ -13,7 +13,7 @@ from typing import Optional
 from deployer.contract.base.errors import DeployerError
 from deployer.contract.base.json_records import Record
 from deployer.site.capture.started import HOST, OF_IMAGE
-from deployer.site.capture.tools import EACH, Said, Tools
+from deployer.site.capture.tools import EACH, Answer, Tools, read_text
 from deployer.system import files, process
 
 _WORDS = ("exec", "--cleanenv", "--no-home", "--no-mount=home,cwd,tmp,hostfs")
@@ -42,20 +42,18 @@ def facts(tools: Tools, program: str) -> Record:
     It starts test containers here. The notes contain the messages of failed starts.
     """
     setuid = starter(shutil.which(program)) is not None
-    found: Record = {"setuid": setuid}
     with tempfile.TemporaryDirectory() as folder:
         image, packed = os.path.join(folder, "image"), os.path.join(folder, "image.sqfs")
         for name in OF_IMAGE:
             os.makedirs(os.path.join(image, name))
         with open(packed, "wb") as stream:
             stream.write(_SQUASHFS.ljust(_LEAST, b"\0"))
-        found["starts"] = _start(tools, program, image, "FOLDER") is not None
-        if found["starts"]:
-            found["squashfs"] = _way(_start(tools, program, packed, "SQUASHFS"), setuid)
-    return found
+        starts = _start(tools, program, image, "FOLDER") is not None
+        squashfs = {"squashfs": _way(_start(tools, program, packed, "SQUASHFS"), setuid)} if starts else {}
+    return {"setuid": setuid, "starts": starts, **squashfs}
 
 
-def _start(tools: Tools, program: str, image: str, what: str) -> Optional[Said]:
+def _start(tools: Tools, program: str, image: str, what: str) -> Optional[Answer]:
     # The image lacks these targets, so each needs an overlay or an underlay.
     binds = [f"--bind={path}:{path}" for path in HOST if os.path.isdir(path)]
     argv = [program, *_WORDS, *binds, image, "/bin/sh", "-c", _LOOK]
@@ -63,13 +61,13 @@ def _start(tools: Tools, program: str, image: str, what: str) -> Optional[Said]:
     return tools.ask(argv, 4 * EACH, {"SINGULARITY_NO_OCI": "1"}, name=f"{program} exec {what}")
 
 
-def _way(said: Optional[Said], setuid: bool) -> str:
+def _way(answer: Optional[Answer], setuid: bool) -> str:
     """Return how a SquashFS file was started: only a setuid program can let the kernel mount one."""
-    if said is None:
+    if answer is None:
         return "refused"
-    if "temporary sandbox" in said.both:
+    if "temporary sandbox" in answer.both:
         return "unpacked"
-    return "fuse" if not setuid or "squashfuse" in said.out else "kernel"
+    return "fuse" if not setuid or "squashfuse" in answer.out else "kernel"
 
 
 def starter(program: Optional[str]) -> Optional[str]:
@@ -92,14 +90,8 @@ def starter(program: Optional[str]) -> Optional[str]:
 def _forbidden(program: str) -> bool:
     """Return whether the configuration has ``allow setuid = no``. Only the program knows the file's path."""
     try:
-        said = process.glance([program, "buildcfg"], _PATIENCE)
+        answer = process.glance([program, "buildcfg"], _PATIENCE)
     except DeployerError:
         return False
-    paths = re.findall(r"^(?:APPTAINER|SINGULARITY)_CONF_FILE=(/.+)$", said.stdout, re.MULTILINE)
-    for path in paths:
-        try:
-            with open(path, encoding="utf-8", errors="replace") as stream:
-                return _NOT_ALLOWED.search(stream.read()) is not None
-        except OSError:
-            continue  # the default is yes
-    return False
+    paths = re.findall(r"^(?:APPTAINER|SINGULARITY)_CONF_FILE=(/.+)$", answer.stdout, re.MULTILINE)
+    return any(_NOT_ALLOWED.search(read_text(path)) for path in paths)  # the default is yes

@@ -5,19 +5,19 @@ import re
 import shutil
 import socket
 import time
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence
+from typing import Collection, NamedTuple, Optional, Sequence
 
 from deployer import __version__
 from deployer.contract.base import facts
 from deployer.contract.base.errors import UsageError
 from deployer.contract.base.json_records import Record
 from deployer.site.capture import filesystems, machine, node
-from deployer.site.capture.report import CaptureReport
+from deployer.site.capture.capture_files import SiteCapture
 from deployer.site.capture.scheduler import BatchFacts, BatchSystem
 from deployer.site.capture.software import fabric, modules, mpi
-from deployer.site.capture.software.libraries import Libraries, LibraryTree
+from deployer.site.capture.software.libraries import Libraries
 from deployer.site.capture.started import TrialWords
-from deployer.site.capture.tools import TOGETHER, Tools
+from deployer.site.capture.tools import TOGETHER, Tools, determined
 
 #: The format of profiles.
 _FORMAT = 1
@@ -43,13 +43,12 @@ class CaptureRequest(NamedTuple):
     words: Optional[TrialWords] = None
 
 
-def capture(request: CaptureRequest, systems: Iterable[BatchSystem]) -> CaptureReport:
+def capture(request: CaptureRequest, systems: Collection[BatchSystem]) -> SiteCapture:
     """Return the facts of this machine. Raises UsageError for a node whose partition is unknown.
 
     Args:
         systems: the batch systems to try; the first one that answers provides the facts.
     """
-    systems = list(systems)
     partition = request.partition or _of_job(systems, "job_partition")
     if request.node and not partition:
         raise UsageError(
@@ -71,37 +70,31 @@ def capture(request: CaptureRequest, systems: Iterable[BatchSystem]) -> CaptureR
     for name, (module, version) in modules.runtimes(available.chains).items():
         loads = available.chains[module]
         own = {"module": list(loads) if len(loads) > 1 else module, "version": version}
-        this["runtimes"].setdefault(name, {key: value for key, value in own.items() if value})
-    if network.fabric:
-        this["fabric"] = network.fabric
-    if network.driver:
-        this["driver"] = network.driver
-    this["filesystems"] = filesystems.find(tools)
-    system = LibraryTree({**mpis.system.files, **network.system.files}, {**mpis.system.links, **network.system.links})
-    profile: Dict[str, Any] = {
-        "format": _FORMAT,
-        "name": _name(request.name or (batch.cluster if batch else None)),
-        "description": f"Captured by deployer {__version__}.",
-        "source": source,
-    }
+        this["runtimes"].setdefault(name, determined(own))
+    this.update(determined({"fabric": network.fabric, "driver": network.driver}), filesystems=filesystems.find(tools))
+    system = mpis.system
+    system.update(network.system)
+    trees = {name: tree.record() for name, tree in mpis.trees.items()}
     if request.node and partition:
         name = _of_job(systems, "node_name") or socket.gethostname().partition(".")[0]
         parts = _of_node(tools, batch, answering.own_node(tools, name), partition, this, source)
         host = _of_job(systems, "submit_host")
         parts.update({"login": {"host": host}} if host else {})
-        trees = facts.record(None, {partition: system.record()}, _records(mpis.trees))
+        record = facts.record(None, {partition: system.record()}, trees)
     else:
         parts = _of_login(batch, this, source)
-        trees = facts.record(system.record(), {}, _records(mpis.trees))
-    profile.update(parts)
-    profile["mpi"] = mpis.mpi
-    partitions = profile.pop("partitions", None)
-    if partitions:
-        profile["partitions"] = partitions
-    notes: List[str] = tools.notes
-    if notes:
-        profile["notes"] = notes
-    return CaptureReport(profile, trees)
+        record = facts.record(system.record(), {}, trees)
+    ends = determined({"partitions": parts.pop("partitions", None), "notes": tools.notes})
+    profile = {
+        "format": _FORMAT,
+        "name": _name(request.name or (batch.cluster if batch else None)),
+        "description": f"Captured by deployer {__version__}.",
+        "source": source,
+        **parts,
+        "mpi": mpis.mpi,
+        **ends,
+    }
+    return SiteCapture(profile, record)
 
 
 def _of_login(batch: Optional[BatchFacts], this: Record, source: Record) -> Record:
@@ -128,19 +121,13 @@ def _of_node(
     gpus = dict(kernel.get("gpus") or {}, **(known_gpus or {}))
     if known_gpus == {}:  # the partition's nodes have different numbers of GPUs
         gpus.pop("count", None)
-    shape = dict(kernel, **dealt)
-    if gpus:
-        shape["gpus"] = gpus
+    shape = {**kernel, **dealt, **({"gpus": gpus} if gpus else {})}
     return {"partitions": {partition: dict(this, node=shape, source=source)}}
 
 
-def _of_job(systems: Iterable[BatchSystem], name: str) -> Optional[str]:
+def _of_job(systems: Collection[BatchSystem], name: str) -> Optional[str]:
     """Return the value of the variable that a batch system sets in its jobs."""
     return next(filter(None, (os.environ.get(getattr(system, name)) for system in systems)), None)
-
-
-def _records(trees: Dict[str, LibraryTree]) -> Record:
-    return {name: tree.record() for name, tree in trees.items()}
 
 
 def _name(text: Optional[str]) -> str:

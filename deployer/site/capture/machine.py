@@ -6,14 +6,14 @@ import re
 import shutil
 import sys
 import tempfile
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, Optional
 
 from deployer.contract.base.json_records import Record
 from deployer.contract.site.plan import NATIVE
 from deployer.contract.site.runtime_table import RUNTIMES
 from deployer.site.capture import apptainer, started
 from deployer.site.capture.started import TrialWords
-from deployer.site.capture.tools import Tools
+from deployer.site.capture.tools import Tools, read_text
 
 #: Names to search in PATH, and the path of the Python for RHEL's own tools.
 _PYTHONS = ("python3", *("python3.%d" % minor for minor in range(6, 20)), "/usr/libexec/platform-python")
@@ -49,7 +49,7 @@ def machine(tools: Tools, words: Optional[TrialWords] = None) -> Record:
 
 def os_name(path: str = "/etc/os-release") -> Optional[str]:
     """Return the distribution's name for itself."""
-    match = re.search(r'^PRETTY_NAME="?([^"\n]{1,100})', _text(path), re.MULTILINE)
+    match = re.search(r'^PRETTY_NAME="?([^"\n]{1,100})', read_text(path), re.MULTILINE)
     return match.group(1) if match else None
 
 
@@ -75,31 +75,24 @@ def libzstd() -> Optional[str]:
 
 def pythons(tools: Tools) -> Dict[str, str]:
     """Return the version of each Python by path, without duplicates."""
-    paths: List[str] = [sys.executable] if sys.executable else []
-    paths += [path for path in map(shutil.which, _PYTHONS) if path]
-    found: Dict[str, str] = {}
-    seen = set()
-    for path in paths:
-        real = os.path.realpath(path)
-        if real in seen:
-            continue
-        seen.add(real)
-        said = tools.ask([path, "-I", "-S", "-c", "import platform; print(platform.python_version())"], name=path)
-        if said and _VERSION.match(said.out):
-            found[path] = said.out.split()[0]
-    return found
+    distinct: Dict[str, str] = {}
+    for path in filter(None, [sys.executable, *map(shutil.which, _PYTHONS)]):
+        distinct.setdefault(os.path.realpath(path), path)
+    question = ["-I", "-S", "-c", "import platform; print(platform.python_version())"]
+    answers = {path: tools.ask([path, *question], name=path) for path in distinct.values()}
+    return {path: answer.out.split()[0] for path, answer in answers.items() if answer and _VERSION.match(answer.out)}
 
 
 def user_namespaces(tools: Tools) -> Optional[bool]:
     """Return whether this user can create the namespaces of a container, by trying it."""
     if not sys.executable:
         return None
-    said = tools.ask([sys.executable, "-I", "-S", "-c", _UNSHARE], any_status=True, name="user namespaces")
-    if said is None:
+    answer = tools.ask([sys.executable, "-I", "-S", "-c", _UNSHARE], any_status=True, name="user namespaces")
+    if answer is None:
         return None
-    if said.status:
-        tools.note(f"user namespaces: {os.strerror(said.status)}")
-    return said.status == 0
+    if answer.status:
+        tools.note(f"user namespaces: {os.strerror(answer.status)}")
+    return answer.status == 0
 
 
 def namespaces_denied() -> Optional[str]:
@@ -128,16 +121,13 @@ def runtimes(tools: Tools, words: Optional[TrialWords] = None) -> Record:
     for name, known in RUNTIMES.items():
         if name == NATIVE or known.allowed_by or not shutil.which(known.program):
             continue
+        number = version(tools, name)
         if not known.version_words:
             found[name] = {}
-            continue
-        number = version(tools, name)
-        if number:
-            found[name] = {"version": number}
-            if known.mounts:
-                found[name].update(apptainer.facts(tools, known.program))
-            elif known.tried and words:
-                found[name].update(started.facts(tools, name, words))
+        elif number:
+            own = apptainer.facts(tools, known.program) if known.mounts else {}
+            own = started.facts(tools, name, words) if known.tried and words and not known.mounts else own
+            found[name] = {"version": number, **own}
     return found
 
 
@@ -149,17 +139,8 @@ def version(tools: Tools, name: str) -> Optional[str]:
     with tempfile.TemporaryDirectory() as folder:
         # Some runtimes, such as enroot, create folders in the home directory on every call.
         elsewhere = {f"XDG_{each}": folder for each in ("CACHE_HOME", "DATA_HOME", "CONFIG_HOME", "RUNTIME_DIR")}
-        said = tools.ask([known.program, *known.version_words], environment=elsewhere)
-    match = _VERSION.search(said.both) if said else None
-    if not match or not said or (name == "singularity" and "apptainer" in said.both):  # a link to apptainer
+        answer = tools.ask([known.program, *known.version_words], environment=elsewhere)
+    match = _VERSION.search(answer.both) if answer else None
+    if not match or not answer or (name == "singularity" and "apptainer" in answer.both):  # a link to apptainer
         return None
     return match.group()
-
-
-def _text(path: str) -> str:
-    """Return the text of a small system file; empty if it does not exist."""
-    try:
-        with open(path, "rb") as stream:
-            return stream.read(1024 * 1024).decode("utf-8", "replace")
-    except OSError:
-        return ""

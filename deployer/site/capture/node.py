@@ -3,70 +3,66 @@
 import glob
 import os
 import re
-from typing import Dict, List, Optional, Set, Tuple
+from collections import Counter
+from typing import Dict, Optional, Tuple
 
 from deployer.contract.base.json_records import Record
-from deployer.site.capture import cpu
-from deployer.site.capture.tools import Tools
+from deployer.site.capture.tools import Tools, determined, read_text
 
+#: The instruction sets that matter to compiled programs, with the kernel's names in /proc/cpuinfo: on x86-64 the flags
+#: from which compilers and oneDNN choose code, and that make up the psABI's levels v2 to v4. A profile lists each of
+#: them that a node has. A flag that is not listed is missing on the node.
+FLAGS = (
+    "sse4_1", "sse4_2", "avx", "avx2", "fma", "f16c", "bmi1", "bmi2", "avx512f", "avx512bw", "avx512cd", "avx512dq",
+    "avx512vl", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_tile", "amx_int8", "amx_bf16",
+)  # fmt: skip
 _GPU_FIELDS = ("name,memory.total,compute_cap", "name,memory.total")
 
 
 def node(tools: Tools, sys: str = "/sys", proc: str = "/proc") -> Record:
     """Return this node's hardware, with the keys of a profile's ``NodeHardware``."""
     cores = _cores(sys)
-    found: Record = {}
-    if cores:
-        found["sockets"] = len({socket for socket, _ in cores})
-        found["cores"] = len(cores)
-        if len(set(cores.values())) == 1:
-            found["threads_per_core"] = next(iter(cores.values()))
-    domains = glob.glob(os.path.join(sys, "devices/system/node/node[0-9]*"))
-    if domains:
-        found["numa_domains"] = len(domains)
-    memory = re.search(r"^MemTotal:\s+(\d+) kB", _text(os.path.join(proc, "meminfo")), re.MULTILINE)
-    if memory:
-        found["memory_total_mb"] = int(memory.group(1)) // 1024
-    processor = _cpu(_text(os.path.join(proc, "cpuinfo")))
-    if processor:
-        found["cpu"] = processor
-    gpus = _gpus(tools)
-    if gpus:
-        found["gpus"] = gpus
-    return found
+    threads = set(cores.values())
+    memory = re.search(r"^MemTotal:\s+(\d+) kB", read_text(os.path.join(proc, "meminfo")), re.MULTILINE)
+    return determined(
+        {
+            "sockets": len({socket for socket, _ in cores}) or None,
+            "cores": len(cores) or None,
+            "threads_per_core": threads.pop() if len(threads) == 1 else None,
+            "numa_domains": len(glob.glob(os.path.join(sys, "devices/system/node/node[0-9]*"))) or None,
+            "memory_total_mb": int(memory.group(1)) // 1024 if memory else None,
+            "cpu": _cpu(read_text(os.path.join(proc, "cpuinfo"))),
+            "gpus": _gpus(tools),
+        }
+    )
 
 
-def _cores(sys: str) -> Dict[Tuple[str, str], int]:
+def _cores(sys: str) -> Dict[Tuple[str, ...], int]:
     """Return the number of online threads of each core, by socket and core."""
-    found: Dict[Tuple[str, str], int] = {}
-    for path in glob.glob(os.path.join(sys, "devices/system/cpu/cpu[0-9]*/topology")):
-        socket = _text(os.path.join(path, "physical_package_id")).strip()
-        core = _text(os.path.join(path, "core_id")).strip()
-        if socket and core:
-            found[socket, core] = found.get((socket, core), 0) + 1
-    return found
+    names = ("physical_package_id", "core_id")
+    paths = glob.glob(os.path.join(sys, "devices/system/cpu/cpu[0-9]*/topology"))
+    cores = (tuple(read_text(os.path.join(path, name)).strip() for name in names) for path in paths)
+    return Counter(core for core in cores if all(core))
 
 
 def _cpu(text: str) -> Record:
     """Return the model and instruction sets from /proc/cpuinfo; empty if the architecture does not list them."""
-    found: Record = {}
     model = re.search(r"^model name\s*:\s*(.{1,100})$", text, re.MULTILINE)
-    if model:
-        found["model"] = model.group(1).strip()
-    flags: List[Set[str]] = [set(line.split()) for line in re.findall(r"^flags\s*:(.*)$", text, re.MULTILINE)]
+    flags = [set(line.split()) for line in re.findall(r"^flags\s*:(.*)$", text, re.MULTILINE)]
+    found: Record = {"model": model.group(1).strip()} if model else {}
     if flags:
         common = set.intersection(*flags)
-        found["flags"] = [flag for flag in cpu.FLAGS if flag in common]
+        found["flags"] = [flag for flag in FLAGS if flag in common]
     return found
 
 
 def _gpus(tools: Tools) -> Optional[Record]:
     for fields in _GPU_FIELDS:  # drivers before 510 do not know compute_cap
-        said = tools.ask(["nvidia-smi", "--query-gpu=" + fields, "--format=csv,noheader,nounits"], any_status=True)
-        if said is None:
+        answer = tools.ask(["nvidia-smi", "--query-gpu=" + fields, "--format=csv,noheader,nounits"], any_status=True)
+        if answer is None:
             return None
-        if said.status == 0:
-            return _parse_gpus(said.out, tools)
+        if answer.status == 0:
+            return _parse_gpus(answer.out, tools)
     return None
 
 
@@ -78,16 +74,5 @@ def _parse_gpus(text: str, tools: Tools) -> Optional[Record]:
     if len({tuple(row) for row in rows}) > 1:
         tools.note("the node's GPUs differ: {}".format("; ".join(sorted({row[0] for row in rows}))))
         return {"kind": "nvidia", "count": len(rows)}
-    found = {"kind": "nvidia", "model": rows[0][0], "count": len(rows), "memory_mb": int(rows[0][1])}
-    if len(rows[0]) == 3:
-        found["capability"] = rows[0][2]
-    return found
-
-
-def _text(path: str) -> str:
-    """Return the text of a kernel file; empty if it does not exist."""
-    try:
-        with open(path, "rb") as stream:
-            return stream.read(16 * 1024 * 1024).decode("utf-8", "replace")
-    except OSError:
-        return ""
+    capability = dict(zip(["capability"], rows[0][2:]))
+    return {"kind": "nvidia", "model": rows[0][0], "count": len(rows), "memory_mb": int(rows[0][1]), **capability}

@@ -6,7 +6,7 @@ import pwd
 import re
 import socket
 from contextlib import suppress
-from typing import Any, Dict, Iterable, Iterator, List, Mapping, Match, Sequence, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, Match, Sequence
 
 from deployer.contract.base.json_records import Record
 
@@ -33,12 +33,10 @@ class Redaction:
     def __init__(self, names: Mapping[str, Sequence[str]]) -> None:
         self._placeholders: Dict[str, str] = {}
         for kind, words in names.items():
-            used = 0
-            for word in words:
-                if word and word not in self._placeholders and (kind == HIDDEN or word not in _PUBLIC):
-                    used += 1
-                    slash = "/" if word.startswith("/") else ""  # a path remains a path
-                    self._placeholders[word] = "%s%s-%d" % (slash, kind, used)
+            known = {"", *self._placeholders, *(() if kind == HIDDEN else _PUBLIC)}
+            for number, word in enumerate((word for word in dict.fromkeys(words) if word not in known), 1):
+                slash = "/" if word.startswith("/") else ""  # a path remains a path
+                self._placeholders[word] = "%s%s-%d" % (slash, kind, number)
         self._addresses: Dict[str, str] = {}
         longest_first = sorted(self._placeholders, key=len, reverse=True)
         words = "|".join(re.escape(word) for word in longest_first) or r"(?!)"
@@ -67,7 +65,9 @@ class Redaction:
 
 def of(profile: Record, hidden: Sequence[str] = ()) -> Redaction:
     """Return the redaction of a capture: its machines, the user who created it, and the words in ``hidden``."""
-    return Redaction({HIDDEN: hidden, "host": hosts(_hosts(profile)), "user": users()})
+    login = profile.get("login")
+    own = [login["host"]] if isinstance(login, dict) and isinstance(login.get("host"), str) else []
+    return Redaction({HIDDEN: hidden, "host": hosts([*own, *_sources(profile)]), "user": users()})
 
 
 def hosts(names: Iterable[str]) -> List[str]:
@@ -88,18 +88,9 @@ def users() -> List[str]:
     return found
 
 
-def _hosts(profile: Record) -> Iterator[str]:
-    """Yield the machines in a captured profile."""
-    login = profile.get("login")
-    if isinstance(login, dict) and isinstance(login.get("host"), str):
-        yield login["host"]
-    for source in _sources(profile):
-        yield source
-
-
 def _sources(value: Any) -> Iterator[str]:
-    pairs: List[Tuple[str, Any]] = list(value.items()) if isinstance(value, dict) else []
-    for key, each in pairs:
+    """Yield the machines on which the facts of a profile were captured."""
+    for key, each in value.items() if isinstance(value, dict) else ():
         if key == "source" and isinstance(each, dict) and each.get("kind") == "captured":
             yield str(each.get("where", ""))
         else:

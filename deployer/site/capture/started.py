@@ -34,17 +34,17 @@ def facts(tools: Tools, name: str, words: TrialWords) -> Record:
             os.makedirs(os.path.join(image, path))
         os.mkdir(private, 0o700)
         argv = words(name, image, private, host, ["/bin/sh", "-c", ":"])
-        said = tools.ask(argv, 2 * EACH, any_status=True, name=f"{name}, a folder")
+        answer = tools.ask(argv, 2 * EACH, any_status=True, name=f"{name}, a folder")
     finally:
         try:
             files.remove_tree(folder)
         except (OSError, DeployerError) as error:  # a killed container may still be writing
             tools.note(f"{folder} was not removed: {error}")
-    if said is None:
+    if answer is None:
         return {}
-    if said.status == 0:
+    if answer.status == 0:
         return {"starts": True}
-    lines = said.both.replace(folder, "FOLDER").split("\n")
-    failure = next((" ".join(line.split()) for line in reversed(lines) if line.strip()), "exit %d" % said.status)
-    tools.note("%s, a folder: exit %d: %s" % (name, said.status, failure))
+    lines = answer.both.replace(folder, "FOLDER").split("\n")
+    failure = next((" ".join(line.split()) for line in reversed(lines) if line.strip()), "exit %d" % answer.status)
+    tools.note("%s, a folder: exit %d: %s" % (name, answer.status, failure))
     return {"starts": False, "failure": failure[:_MOST]}

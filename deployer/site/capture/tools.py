@@ -6,6 +6,7 @@ import time
 from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 from deployer.contract.base.errors import DeployerError, MissingTool
+from deployer.contract.base.json_records import Record
 from deployer.contract.base.shell import quoted
 from deployer.system import process
 
@@ -15,9 +16,24 @@ EACH = 5.0
 
 _MAX_NOTES = 50
 _MAX_NOTE = 300
+_MAX_FILE = 16 * 1024 * 1024
 
 
-class Said(NamedTuple):
+def determined(facts: Record) -> Record:
+    """Return the facts that could be determined: neither None nor an empty text, list or object."""
+    return {key: value for key, value in facts.items() if value not in (None, "", [], {})}
+
+
+def read_text(path: str) -> str:
+    """Return the text of a system file; empty if it cannot be read."""
+    try:
+        with open(path, "rb") as stream:
+            return stream.read(_MAX_FILE).decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+class Answer(NamedTuple):
     """The output of a tool.
 
     Attributes:
@@ -66,7 +82,7 @@ class Tools:
         environment: Optional[Mapping[str, str]] = None,
         any_status: bool = False,
         name: str = "",
-    ) -> Optional[Said]:
+    ) -> Optional[Answer]:
         """Return the output of a tool; None if it is missing, failed, or took too long.
 
         Args:
@@ -89,7 +105,7 @@ class Tools:
         if done.returncode and not any_status:
             self.note("%s: exit %d: %s" % (name, done.returncode, done.last_words(1)))
             return None
-        return Said(done.stdout, done.stdout + "\n" + done.stderr, done.returncode)
+        return Answer(done.stdout, done.stdout + "\n" + done.stderr, done.returncode)
 
     def answers(self, folder: str) -> bool:
         """Return whether the file system of ``folder`` answers, because access to a dead one would hang."""

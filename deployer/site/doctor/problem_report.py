@@ -19,7 +19,7 @@ from deployer.contract.proof import in_words
 from deployer.contract.site.plan import NATIVE, Plan
 from deployer.contract.site.runtime_table import RUNTIMES
 from deployer.site.capture import machine, redact
-from deployer.site.capture.report import pretty
+from deployer.site.capture.capture_files import pretty
 from deployer.site.capture.tools import Tools
 from deployer.site.doctor.anonymous import Anonymous
 from deployer.site.doctor.climb import Climb, Ground

@@ -17,9 +17,9 @@ from deployer.contract.base.errors import IntegrityError, Refused, UsageError
 from deployer.contract.base.shell import code
 from deployer.contract.rules import batch_words
 from deployer.contract.site.plan import GpuRequest
-from deployer.site.capture import redact, report
+from deployer.site.capture import capture_files
 from deployer.site.capture.capture import CaptureRequest, capture
-from deployer.site.capture.report import CaptureReport
+from deployer.site.capture.capture_files import SiteCapture
 from deployer.site.capture.started import TrialWords
 from deployer.site.jobs import jobs
 from deployer.site.jobs.schedulers import SCHEDULERS
@@ -135,7 +135,7 @@ def step(request: SurveyRequest) -> List[PartitionCapture]:
     return [_settle(part, each, until) if each.state == _ENDED else each for part, each in zip(wanted, captures)]
 
 
-def login(request: SurveyRequest) -> CaptureReport:
+def login(request: SurveyRequest) -> SiteCapture:
     """Return the capture of the login node; create it if there is none, or if the survey is too old."""
     _make_folder(request.folder)
     path = os.path.join(request.folder, _LOGIN)
@@ -144,8 +144,8 @@ def login(request: SurveyRequest) -> CaptureReport:
         _make_folder(request.folder)
     if not files.lexists(path):
         wanted = CaptureRequest(mpi=request.mpi, name=request.name, words=request.words)
-        report.write_report(path, capture(wanted, SCHEDULERS.values()))
-    return report.read(path)
+        capture(wanted, SCHEDULERS.values()).write(path)
+    return capture_files.read(path)
 
 
 def _is_stale(request: SurveyRequest) -> bool:
@@ -154,7 +154,7 @@ def _is_stale(request: SurveyRequest) -> bool:
     if time.time() - max(os.stat(path).st_mtime for path in paths) <= _STALE:
         return False
     try:
-        profile = report.read(os.path.join(request.folder, _LOGIN)).profile
+        profile = capture_files.read(os.path.join(request.folder, _LOGIN)).profile
     except (UsageError, IntegrityError):
         return True
     survey = Survey(request, profile)
@@ -163,18 +163,19 @@ def _is_stale(request: SurveyRequest) -> bool:
 
 def collect(request: SurveyRequest, captures: Sequence[PartitionCapture]) -> List[str]:
     """Write the result, remove what is no longer needed, and return the notes for the user."""
-    base = report.read(os.path.join(request.folder, _LOGIN))  # ``step`` also read it regardless of its age
+    base = capture_files.read(os.path.join(request.folder, _LOGIN))  # ``step`` also read it regardless of its age
     survey = Survey(request, base.profile)
     paths = {part.name: part.capture for part in survey.parts}
-    merged = report.merge([base, *(report.read(paths[each.name]) for each in captures if each.state == CAPTURED)])
+    merged = capture_files.merge(
+        [base, *(capture_files.read(paths[each.name]) for each in captures if each.state == CAPTURED)]
+    )
     missing = [each for each in captures if each.state != CAPTURED]
     left_out = [f"partition {each.name}: no node was captured: {each.reason or each.state}" for each in missing]
     notes = [*merged.profile.get("notes", []), *left_out, *([] if survey.has_scheduler else [_NO_SCHEDULER])]
     merged = merged._replace(profile=dict(merged.profile, **({"notes": notes} if notes else {})))
     if request.redact or request.hide:
-        hide = redact.of(merged.profile, request.hide)
-        merged = CaptureReport(hide(merged.profile), hide(merged.facts))
-    report.write_report(request.output, merged)
+        merged = merged.redacted(request.hide)
+    merged.write(request.output)
     files.remove_tree(request.folder)
     return notes
 

@@ -14,12 +14,12 @@ import pytest
 from deployer.contract.base import facts
 from deployer.contract.base.errors import IntegrityError, UsageError
 from deployer.contract.base.shell import quoted
-from deployer.site.capture import apptainer, filesystems, machine, node, redact, report
+from deployer.site.capture import apptainer, capture_files, filesystems, machine, node, redact
 from deployer.site.capture.capture import CaptureRequest, capture
 from deployer.site.capture.software import fabric, modules, mpi
 from deployer.site.capture.software.libraries import Libraries
 from deployer.site.capture.software.module_command import Module, parse
-from deployer.site.capture.tools import Said, Tools
+from deployer.site.capture.tools import Answer, Tools
 from deployer.site.jobs.schedulers import SCHEDULERS, gridengine
 from deployer.system import files
 from tests import running as made
@@ -143,7 +143,7 @@ def test_a_capture_is_a_capture_whatever_tools_do(programs, script):
     assert found.profile["login"]["host"] == socket.gethostname()
     assert found.profile["login"]["kernel"] == os.uname().release
     assert "partitions" not in found.profile
-    json.loads(report.pretty(found.profile))
+    json.loads(capture_files.pretty(found.profile))
 
 
 def test_a_capture_without_any_tool(programs, monkeypatch):
@@ -740,9 +740,7 @@ def test_a_prefix_without_mpi_is_noted(programs, tmp_path):
     ],
 )
 def test_families(says, family, version, beginning):
-    assert mpi._family(says) == (family, version)
-    if family:
-        assert mpi._beginning(family, says) == beginning
+    assert mpi._identified(says) == (family, version, beginning)
 
 
 def write(top, tree):
@@ -989,10 +987,10 @@ def test_how_an_apptainer_mounts(programs, packed, squashfs):
 
 def test_only_a_setuid_installation_has_the_kernel_mount_a_file():
     text = "Name: starter\n"
-    assert apptainer._way(Said(text, text, 0), setuid=True) == "kernel"
-    assert apptainer._way(Said(text, text, 0), setuid=False) == "fuse"
+    assert apptainer._way(Answer(text, text, 0), setuid=True) == "kernel"
+    assert apptainer._way(Answer(text, text, 0), setuid=False) == "fuse"
     text += "Name: squashfuse_ll\n"
-    assert apptainer._way(Said(text, text, 0), setuid=True) == "fuse"
+    assert apptainer._way(Answer(text, text, 0), setuid=True) == "fuse"
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root makes a program of root; run as root")
@@ -1048,41 +1046,41 @@ def captured(**more):
         "mpi": {"i": {"prefix": os.path.expanduser("~/mpi"), "identity": "build-id:aa", "source": SOURCE}},
     }  # fmt: skip
     profile.update(more)
-    return report.CaptureReport(profile, facts.record(EMPTY, {}, {"i": {"files": {}, "links": {"a": "b"}}}))
+    return capture_files.SiteCapture(profile, facts.record(EMPTY, {}, {"i": {"files": {}, "links": {"a": "b"}}}))
 
 
 def test_what_is_written_is_read_again(tmp_path):
     path = str(tmp_path / "site.json")
-    report.write_report(path, captured())
-    found = report.read(path)
+    captured().write(path)
+    found = capture_files.read(path)
     assert found.profile["login"] == captured().profile["login"]
     assert found.facts == captured().facts
     assert sorted(os.listdir(str(tmp_path))) == ["site.facts.json", "site.json"]
     (tmp_path / "site.facts.json").write_text("{}")
     with pytest.raises(IntegrityError, match="not the file of facts"):
-        report.read(path)
+        capture_files.read(path)
     (tmp_path / "x.yaml").write_text("format: 1\n")
     with pytest.raises(UsageError, match="is not valid JSON") as caught:
-        report.read(str(tmp_path / "x.yaml"))
+        capture_files.read(str(tmp_path / "x.yaml"))
     assert "profile show" in caught.value.hint
 
 
 def test_captures_of_login_and_node_are_put_together():
     login = captured(notes=["one"])
     there = {"i": {"prefix": "/p", "identity": "build-id:bb", "source": dict(SOURCE, where="cn1")}}
-    of_node = report.CaptureReport(
+    of_node = capture_files.SiteCapture(
         {"format": 1, "name": "lab", "source": dict(SOURCE, where="cn1"), "login": {"host": "login1"}, "mpi": there,
          "partitions": {"batch": {"glibc": "2.36"}}, "notes": ["one", "two"]},
         facts.record(None, {"batch": EMPTY}, {"i": {"files": {}, "links": {"c": "d"}}}),
     )  # fmt: skip
-    found = report.merge([login, of_node])
+    found = capture_files.merge([login, of_node])
     assert found.profile["source"]["where"] == "login1.cluster.example.org"
     assert found.profile["login"]["kernel"] == "6.1"
     assert found.profile["partitions"] == {"batch": {"glibc": "2.36"}}
     assert found.profile["mpi"]["i"]["identity"] == "build-id:bb"
     assert found.profile["notes"] == ["one", "two", "mpi.i: login1 and cn1 have different files of it"]
     assert found.facts["mpi"]["i"]["links"] == {"c": "d"}
-    assert report.whole(found)["mpi"]["i"]["links"] == {"c": "d"}
+    assert found.whole()["mpi"]["i"]["links"] == {"c": "d"}
 
 
 def test_redaction_is_the_same_everywhere(monkeypatch):

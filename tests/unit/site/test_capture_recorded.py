@@ -12,7 +12,7 @@ import pytest
 from deployer.contract.base.shell import quoted
 from deployer.site.capture import machine, node
 from deployer.site.capture.capture import CaptureRequest, capture
-from deployer.site.capture.report import merge
+from deployer.site.capture.capture_files import merge
 from deployer.site.capture.software import mpi
 from deployer.site.capture.tools import Tools
 from deployer.site.jobs.schedulers import SCHEDULERS

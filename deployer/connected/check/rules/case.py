@@ -45,7 +45,7 @@ class Case(NamedTuple):
     @property
     def gpus(self) -> NodeGpus | None:
         """Return the GPUs of a node; None if they are unknown."""
-        return self.partition.node.gpus if self.partition.node else None
+        return self.partition.gpus
 
     @property
     def cpu_flags(self) -> Sequence[str] | None:

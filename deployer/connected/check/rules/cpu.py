@@ -15,7 +15,7 @@ from deployer.connected.site_profile.profile import Partition
 from deployer.contract.bundle.manifest import Manifest
 from deployer.contract.rules.findings import ERROR, WARNING, Finding
 
-#: The flags of each level, limited to the flags that a profile records (``site.capture.cpu.FLAGS``).
+#: The flags of each level, limited to the flags that a profile records (``site.capture.node.FLAGS``).
 _LEVELS: Mapping[int, frozenset[str]] = {
     2: frozenset({"sse4_1", "sse4_2"}),
     3: frozenset({"sse4_1", "sse4_2", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma"}),

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from deployer.connected.site_profile.binds import fabric, gpu, installation, packaged, system
 from deployer.connected.site_profile.binds.system import CapturedHost
-from deployer.connected.site_profile.profile import Driver, Mpi, Partition, Profile
+from deployer.connected.site_profile.profile import Fabric, Mpi, Partition, Profile
 from deployer.contract.rules.hostfiles import FILE, LIBRARIES, HostFile
 from deployer.contract.site.plan import Bind
 
@@ -39,18 +39,17 @@ def make(profile: Profile, name: str, partition: Partition) -> BindMap:
     if mpi and chosen:
         installation.check(chosen, mpi)
     host = system.captured(profile.site_files(name, chosen), mpi.prefix if mpi and not mpi.in_system else "")
-    found = _of_mpi(host, mpi, partition) if mpi else BindMap([], (), {}, ())
-    environment = dict(found.environment)
-    if not mpi and partition.fabric and partition.fabric.provider:
-        environment["FI_PROVIDER"] = partition.fabric.provider
-    environment = {**fabric.sockets(partition.fabric), **environment}
-    single, passed = list(found.host), found.passed
-    gpus = partition.node.gpus if partition.node else None
-    if gpus:
-        passed = gpu.passed(gpus)
-        environment = {**gpu.environment(partition.fabric), **environment}
-    if gpus and partition.driver and partition.driver.kind == "nvidia":  # others are completely in the image
-        single += _of_driver(host, partition.driver)
+    network = partition.fabric or Fabric()
+    of_mpi = _of_mpi(host, mpi, network) if mpi else BindMap([], (), {}, ())
+    provider = {"FI_PROVIDER": network.provider} if network.provider and not mpi else {}
+    environment = {**fabric.sockets(network), **of_mpi.environment, **provider}
+    single = list(of_mpi.host)
+    if partition.gpus:
+        environment = {**gpu.environment(network), **environment}
+    if partition.gpus and partition.driver and partition.driver.kind == "nvidia":  # others are completely in the image
+        own = gpu.libraries(host, partition.driver)
+        needed = system.needs(host, [item.source for item in own if item.kind == FILE])
+        single += [*own, *system.libraries(needed, "the GPU driver needs it")]
         environment = {"LD_LIBRARY_PATH": LIBRARIES, **environment}
     environment |= (mpi.environment if mpi else {}) | partition.environment
     if mpi:
@@ -58,31 +57,26 @@ def make(profile: Profile, name: str, partition: Partition) -> BindMap:
     first: dict[str, HostFile] = {}
     for item in single:
         first.setdefault(item.name, item)
-    return BindMap(found.binds, tuple(first.values()), environment, passed, found.identities)
+    passed = gpu.passed(partition.gpus) if partition.gpus else ()
+    return of_mpi._replace(host=tuple(first.values()), environment=environment, passed=passed)
 
 
-def _of_mpi(host: CapturedHost, mpi: Mpi, partition: Partition) -> BindMap:
-    network = fabric.parts(host, partition.fabric)
+def _of_mpi(host: CapturedHost, mpi: Mpi, network: Fabric) -> BindMap:
+    parts = fabric.parts(host, network)
     core = system.tree_needs(host, mpi.library_path)
-    plugins = fabric.wanted_plugins(host, core, fabric.kind(partition.fabric))
+    plugins = fabric.fitting(host, (path for path in host.tree if path not in core), fabric.kind(network))
     own = packaged.files(mpi)
-    roots = [mpi.library_path, *plugins, *(item.source for item in own), *packaged.plugins(host, mpi), *network.roots]
+    roots = [mpi.library_path, *plugins, *(item.source for item in own), *packaged.plugins(host, mpi), *parts.roots]
     needed = system.needs(host, roots)
     single = [
         *own,
         *installation.alias(mpi),
         *packaged.folders(mpi),
-        *network.host,
+        *parts.host,
         *system.libraries(needed, "the site's MPI needs it"),
     ]
-    environment = installation.environment(mpi) | fabric.environment(host, mpi, partition.fabric, network)
+    environment = installation.environment(mpi) | fabric.environment(host, mpi, network, parts)
     paths = [*host.tree, *(item.source for item in single if item.kind == FILE)]
     known = {path: facts.identity for path in paths if (facts := host.facts(path))}
     identities = {path: identity for path, identity in known.items() if identity}
-    return BindMap([*installation.binds(mpi), *network.binds], tuple(single), environment, (), identities)
-
-
-def _of_driver(host: CapturedHost, driver: Driver) -> list[HostFile]:
-    found = gpu.libraries(host, driver)
-    needed = system.needs(host, [item.source for item in found if item.kind == FILE])
-    return [*found, *system.libraries(needed, "the GPU driver needs it")]
+    return BindMap([*installation.binds(mpi), *parts.binds], tuple(single), environment, (), identities)

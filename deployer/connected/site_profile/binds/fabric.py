@@ -5,7 +5,7 @@ Devices (/dev/hfi1_*, /dev/infiniband, /dev/cxi*) need no bind, because all runt
 
 import posixpath
 import re
-from collections.abc import Collection
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from deployer.connected.site_profile.binds.system import CapturedHost, library, needs
@@ -40,16 +40,17 @@ _PROVIDER_FOLDER = "lib/libfabric"
 _PLUGIN = re.compile(r"^lib\w+-fi\.so$")
 
 
-def kind(fabric: Fabric | None) -> str | None:
+def kind(fabric: Fabric) -> str | None:
     """Return the kind of libraries that a fabric needs. Ethernet adapters with verbs need InfiniBand's."""
-    if fabric and fabric.kind == "ethernet" and any(_VERBS.match(name) for name in fabric.devices):
+    if fabric.kind == "ethernet" and any(map(_VERBS.match, fabric.devices)):
         return "infiniband"
-    return fabric.kind if fabric else None
+    return fabric.kind
 
 
-def foreign(name: str, fabric: str | None) -> bool:
-    """Return whether a library is for another kind of fabric. Always False if the site's fabric is unknown."""
-    return fabric is not None and any(pattern.match(name) for other, pattern in _OF_KIND.items() if other != fabric)
+def fitting(host: CapturedHost, paths: Iterable[str], fabric: str | None) -> list[str]:
+    """Return those files that need no library for another kind of fabric; all if the site's fabric is unknown."""
+    others = [pattern for other, pattern in _OF_KIND.items() if fabric not in (None, other)]
+    return [path for path in paths if not any(each.match(name) for name in needs(host, [path]) for each in others)]
 
 
 class Parts(NamedTuple):
@@ -66,7 +67,7 @@ class Parts(NamedTuple):
     binds: list[Bind]
 
 
-def parts(host: CapturedHost, fabric: Fabric | None) -> Parts:
+def parts(host: CapturedHost, fabric: Fabric) -> Parts:
     """Return the fabric's libraries, and the plugins of verbs and UCX, which no file lists as dependencies.
 
     If the MPI has no libfabric, the system's libfabric and its providers are included. Otherwise the MPI would open
@@ -75,15 +76,15 @@ def parts(host: CapturedHost, fabric: Fabric | None) -> Parts:
     wanted = kind(fabric)
     pattern = _OF_KIND.get(wanted or "")
     found = Parts([], [], [])
-    if fabric and _LIBFABRIC in fabric.libraries and _LIBFABRIC not in host.inside:
+    if _LIBFABRIC in fabric.libraries and _LIBFABRIC not in host.inside:
         found.host.append(library(fabric.libraries[_LIBFABRIC], "libfabric, which the MPI may open", _LIBFABRIC))
         found.roots.append(fabric.libraries[_LIBFABRIC])
         providers = sorted(path for name, path in host.outside.items() if _PLUGIN.match(name))
         if providers:
             folder = posixpath.dirname(providers[0])
             found.host.append(HostFile(_PROVIDER_FOLDER, DIRECTORY, folder, "libfabric's providers"))
-            found.roots.extend(path for path in providers if not _foreign_needs(host, path, wanted))
-    if fabric is None or pattern is None:
+            found.roots.extend(fitting(host, providers, wanted))
+    if pattern is None:
         return found
     own = {name: path for name, path in sorted(fabric.libraries.items()) if pattern.match(name)}
     drivers = {name: path for name, path in sorted(host.outside.items()) if _VERBS_DRIVER.match(name)}
@@ -98,32 +99,23 @@ def parts(host: CapturedHost, fabric: Fabric | None) -> Parts:
         folder = posixpath.dirname(transports[0])
         # libucs searches beside itself. A variable instead would also affect an image's own UCX.
         found.host.append(HostFile("lib/ucx", DIRECTORY, folder, "UCX's transports, beside its libraries"))
-        found.roots.extend(path for path in transports if not _foreign_needs(host, path, wanted))
+        found.roots.extend(fitting(host, transports, wanted))
     return found
 
 
-def _foreign_needs(host: CapturedHost, path: str, fabric: str | None) -> bool:
-    return any(foreign(name, fabric) for name in needs(host, [path]))
-
-
-def wanted_plugins(host: CapturedHost, core: Collection[str], fabric: str | None) -> list[str]:
-    """Return the MPI's own plugins, except those for another kind of fabric than the site's."""
-    return [path for path in host.tree if path not in core and not _foreign_needs(host, path, fabric)]
-
-
-def sockets(fabric: Fabric | None) -> dict[str, str]:
+def sockets(fabric: Fabric) -> dict[str, str]:
     """Return the variables that let Gloo, TensorPipe and NCCL use the fast fabric's network interface.
 
     Without a fast fabric, the job chooses a network that all its nodes have, because a profile also lists interfaces
     without a connection.
     """
-    found = [name for name in (fabric.devices if fabric else []) if _OVER_FABRIC.match(name)]
-    if not found or fabric is None or fabric.kind in (None, "ethernet"):
+    fast = list(filter(_OVER_FABRIC.match, fabric.devices))
+    if not fast or fabric.kind in (None, "ethernet"):
         return {}
-    return {"GLOO_SOCKET_IFNAME": found[0], "TP_SOCKET_IFNAME": found[0], "NCCL_SOCKET_IFNAME": "=" + ",".join(found)}
+    return {"GLOO_SOCKET_IFNAME": fast[0], "TP_SOCKET_IFNAME": fast[0], "NCCL_SOCKET_IFNAME": "=" + ",".join(fast)}
 
 
-def environment(host: CapturedHost, mpi: Mpi, fabric: Fabric | None, own: Parts) -> dict[str, str]:
+def environment(host: CapturedHost, mpi: Mpi, fabric: Fabric, own: Parts) -> dict[str, str]:
     """Return the variables that select the site's libfabric and its provider for the fabric.
 
     The provider is the one in the profile, or the best for the fabric among those that were captured with the MPI.
@@ -139,11 +131,7 @@ def environment(host: CapturedHost, mpi: Mpi, fabric: Fabric | None, own: Parts)
         found["FI_PROVIDER_PATH"] = posixpath.dirname(next(iter(plugins.values())))
     elif any(item.name == _PROVIDER_FOLDER for item in own.host):
         found["FI_PROVIDER_PATH"] = f"{FOLDER}/{_PROVIDER_FOLDER}"
-    if fabric and fabric.provider:
-        found["FI_PROVIDER"] = fabric.provider
-    elif ABIS.get(mpi.family) == MPICH_ABI:
-        for provider, plugin in _PROVIDERS.get(kind(fabric) or "", ()):
-            if plugin in plugins:
-                found["FI_PROVIDER"] = provider
-                break
-    return found
+    known = _PROVIDERS.get(kind(fabric) or "", ()) if ABIS.get(mpi.family) == MPICH_ABI else ()
+    captured = (provider for provider, plugin in known if plugin in plugins)
+    provider = fabric.provider or next(captured, None)
+    return {**found, "FI_PROVIDER": provider} if provider else found

@@ -40,19 +40,18 @@ def libraries(host: CapturedHost, driver: Driver) -> list[HostFile]:
         Unknown: libcuda's version differs from the driver's, so the facts mix two drivers.
     """
     found: list[HostFile] = []
-    for name, path in sorted(driver.libraries.items()):
-        if not _COMPUTE.match(name):
-            continue
-        real = host.view.resolve(path) or path
-        version = _VERSION.search(real)
-        if driver.version and version and version.group(1) != driver.version:
+    for name in sorted(filter(_COMPUTE.match, driver.libraries)):
+        path = driver.libraries[name]
+        version = _VERSION.search(host.view.resolve(path) or path)
+        number = version[1] if version else driver.version
+        if driver.version not in (None, number):
             if name == "libcuda.so.1":
-                text = f"{path} belongs to driver {version.group(1)}, but the profile's driver is {driver.version}"
+                text = f"{path} belongs to driver {number}, but the profile's driver is {driver.version}"
                 raise Unknown(text, "capture the node again: `python3 deployer.pyz capture --node`")
             continue  # a leftover from another driver, which libcuda rejects
         found.append(library(path, "the GPU driver's", name))
-        full = f"{name.partition('.so')[0]}.so.{version.group(1) if version else driver.version}"
-        if full != name and (version or driver.version):
+        full = f"{name.partition('.so')[0]}.so.{number}"
+        if full != name and number:
             found.append(HostFile(f"lib/{full}", LINK, name, "its name with the driver's version"))
         if name == "libcuda.so.1":
             found.append(HostFile("lib/libcuda.so", LINK, name, "the name that some programs open"))
@@ -61,16 +60,11 @@ def libraries(host: CapturedHost, driver: Driver) -> list[HostFile]:
     return found
 
 
-def environment(fabric: Fabric | None) -> dict[str, str]:
+def environment(fabric: Fabric) -> dict[str, str]:
     """Return the variables that select NCCL's network, from the devices in the profile."""
-    devices = fabric.devices if fabric else []
-    interfaces = [name for name in devices if _INTERFACE.match(name)]
-    adapters = [name for name in devices if name not in interfaces]
-    if fabric is None or not devices:
-        return {}
+    interfaces = list(filter(_INTERFACE.match, fabric.devices))
+    adapters = [name for name in fabric.devices if name not in interfaces]
     if adapters and fabric.kind not in _WITHOUT_VERBS:
         return {"NCCL_IB_HCA": "=" + ",".join(adapters)}
-    found = {"NCCL_IB_DISABLE": "1"}
-    if interfaces:
-        found["NCCL_SOCKET_IFNAME"] = "=" + ",".join(interfaces)
-    return found
+    sockets = {"NCCL_SOCKET_IFNAME": "=" + ",".join(interfaces)} if interfaces else {}
+    return {"NCCL_IB_DISABLE": "1", **sockets} if fabric.devices else {}

@@ -80,15 +80,12 @@ def pmi(host: CapturedHost, mpi: Mpi, environment: dict[str, str]) -> list[HostF
 def environment(mpi: Mpi) -> dict[str, str]:
     """Return the variables that put the site's MPI before the image's, and lead the MPI to its plugins."""
     folders = [] if mpi.in_system else [f"{mpi.prefix}/{folder}" for folder in mpi.libraries]
-    found = {"LD_LIBRARY_PATH": ":".join([*folders, LIBRARIES])}
-    found["MPI4PY_MPIABI"] = _MPI4PY[ABIS[mpi.family]]
-    if mpi.family == "intel":
-        found["I_MPI_ROOT"] = mpi.prefix
-    if mpi.family == "mvapich":
-        found |= _MVAPICH
-    if mpi.family == "openmpi":
-        found["OPAL_PREFIX"] = mpi.prefix
+    of_family = {
+        "intel": {"I_MPI_ROOT": mpi.prefix},
+        "mvapich": _MVAPICH,
         # The launcher's PMIx also offers its data in host files (PMIX_SERVER_TMPDIR), and authentication with munge.
         # The container has neither, and the library would warn about both.
-        found |= {"PMIX_MCA_gds": "hash", "PMIX_MCA_psec": "native"}
-    return found | packaged.environment(mpi)
+        "openmpi": {"OPAL_PREFIX": mpi.prefix, "PMIX_MCA_gds": "hash", "PMIX_MCA_psec": "native"},
+    }
+    found = {"LD_LIBRARY_PATH": ":".join([*folders, LIBRARIES]), "MPI4PY_MPIABI": _MPI4PY[ABIS[mpi.family]]}
+    return found | of_family.get(mpi.family, {}) | packaged.environment(mpi)

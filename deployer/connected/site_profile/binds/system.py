@@ -55,10 +55,6 @@ class CapturedHost(NamedTuple):
         """The libraries below the MPI's prefix, without links."""
         return (path for path in self.files.files if path.startswith(self.prefix + "/"))
 
-    def own(self, path: str) -> bool:
-        """Return whether a path is below the MPI's prefix."""
-        return path.startswith(self.prefix + "/")
-
     def facts(self, path: str) -> Facts | None:
         """Return the captured facts of a file after following links, or None."""
         real = self.view.resolve(path)
@@ -67,13 +63,12 @@ class CapturedHost(NamedTuple):
 
 def captured(files: SiteFiles, prefix: str) -> CapturedHost:
     """Return the captured files of a site, for an MPI at ``prefix`` ("" for none)."""
-    inside: dict[str, str] = {}
-    outside: dict[str, str] = {}
-    for path in [*files.links, *files.files]:  # include links: their name is the soname
-        known = inside if prefix and path.startswith(prefix + "/") else outside
-        known.setdefault(posixpath.basename(path), path)
+    prefix = prefix or "/nowhere"
+    paths = [*files.links, *files.files][::-1]  # the first of a name counts; links, because their name is the soname
+    inside = {posixpath.basename(path): path for path in paths if path.startswith(prefix + "/")}
+    outside = {posixpath.basename(path): path for path in paths if not path.startswith(prefix + "/")}
     view = JobFilesystem(index.of_site(files.files, files.links))
-    return CapturedHost(files, view, inside, outside, prefix or "/nowhere")
+    return CapturedHost(files, view, inside, outside, prefix)
 
 
 def needs(host: CapturedHost, roots: Iterable[str]) -> dict[str, str]:

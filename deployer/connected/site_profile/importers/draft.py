@@ -149,10 +149,7 @@ class Draft:
     def _lines(self, above: KeyPath, tree: dict[str, Any], indent: str) -> Iterator[str]:
         for key, value in tree.items():
             place = (*above, key)
-            if isinstance(value, dict) and value and place not in self._facts:
-                yield f"{indent}{_written(key)}:"
-                yield from self._lines(place, value, indent + "  ")
-            elif isinstance(value, dict) and value and place[0] != "source":
+            if isinstance(value, dict) and value and place[0] != "source":
                 yield f"{indent}{_written(key)}:{self._comment(place)}"
                 yield from self._lines(place, value, indent + "  ")
             elif place == ("notes",):
@@ -182,8 +179,7 @@ class Draft:
 
 
 def _shown(value: object) -> str:
-    text = " ".join((value if isinstance(value, str) else _written(value)).split())
-    text = printable(text)
+    text = printable(" ".join((value if isinstance(value, str) else _written(value)).split()))
     return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
 
 

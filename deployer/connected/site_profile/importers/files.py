@@ -46,7 +46,7 @@ def _read(path: Path, names: Sequence[str]) -> tuple[str, str]:
     text = files.read_text(str(path), _HINT, _MAX_BYTES)
     if "\0" in text:
         raise UsageError(f"{path} is not a text file", _HINT)
-    if not (slurm_conf.is_slurm_conf(text) or slurm_conf.is_gres_conf(text)):
+    if not slurm_conf.is_configuration(text):
         raise UsageError(f"{name} is not a configuration file of Slurm", _HINT)
     return name, text
 

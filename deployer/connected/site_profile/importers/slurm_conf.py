@@ -22,6 +22,7 @@ _MAX_MEMBERS = 4_000_000
 _MAX_NAME = 256
 
 _PAIR = re.compile(r"(?<![\w.])([A-Za-z_][\w.]*)\s*\+?=\s*(\"(?:[^\"\\]|\\.)*\"|\S*)")
+_QUOTED = re.compile(r'^"(.*)"$')
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?")
 _INCLUDE = re.compile(r"include\s+(\S+)", re.IGNORECASE)
 _BRACKETS = re.compile(r"\[([^\]]*)\]")
@@ -32,26 +33,16 @@ _LOOKS_GRES = re.compile(r"(?im)^[ \t]*((NodeName\s*=\s*\S+\s+)?Name\s*=\s*\w+\s
 _TEMPLATES = ("{{", "{%", "<%", "${")
 #: The vendors of GPUs that gres.conf detects with a vendor's library or by device files.
 _VENDORS = {"nvml": "nvidia", "nvidia": "nvidia", "rsmi": "amd", "oneapi": "intel"}
-#: Settings of a partition without an equivalent in a profile, with the text of their note.
+#: Settings of a partition without an equivalent in a profile, by the text of their note.
 _NOT_EXPRESSED = {
-    "allowaccounts": "who may use a partition",
-    "allowgroups": "who may use a partition",
-    "allowqos": "who may use a partition",
-    "denyaccounts": "who may use a partition",
-    "denyqos": "who may use a partition",
-    "rootonly": "who may use a partition",
-    "reqresv": "who may use a partition",
-    "minnodes": "a least number of nodes",
-    "exclusiveuser": "how jobs share nodes",
-    "oversubscribe": "how jobs share nodes",
-    "shared": "how jobs share nodes",
-    "qos": "limits of a partition in its own QoS",
-    "maxcpuspernode": "a limit of cores per job",
-    "maxmempernode": "a limit of memory",
-    "maxmempercpu": "a limit of memory",
-    "defmempercpu": "memory of jobs that name none",
-    "defmempernode": "memory of jobs that name none",
-    "defaulttime": "the time of jobs that name none",
+    "who may use a partition": "allowaccounts allowgroups allowqos denyaccounts denyqos rootonly reqresv",
+    "a least number of nodes": "minnodes",
+    "how jobs share nodes": "exclusiveuser oversubscribe shared",
+    "limits of a partition in its own QoS": "qos",
+    "a limit of cores per job": "maxcpuspernode",
+    "a limit of memory": "maxmempernode maxmempercpu",
+    "memory of jobs that name none": "defmempercpu defmempernode",
+    "the time of jobs that name none": "defaulttime",
 }
 
 
@@ -75,9 +66,9 @@ class _Node(NamedTuple):
     origin: FileLine
 
 
-def is_slurm_conf(text: str) -> bool:
-    """Return whether a text is a slurm.conf or part of one."""
-    return _LOOKS.search(text) is not None
+def is_configuration(text: str) -> bool:
+    """Return whether a text is a slurm.conf, part of one, or a gres.conf."""
+    return _LOOKS.search(text) is not None or is_gres_conf(text)
 
 
 def is_gres_conf(text: str) -> bool:
@@ -104,7 +95,6 @@ class SlurmConf:
         self._sets: dict[str, list[str]] = {}
         self._partitions: list[_Record] = []
         self._vendors: set[tuple[str, FileLine]] = set()
-        self._gres: list[_Record] = []
         self._defaults: dict[str, dict[str, str]] = {"nodename": {}, "partitionname": {}, "nodeset": {}}
         self._included: set[str] = set()
         self._members_read = 0
@@ -112,7 +102,8 @@ class SlurmConf:
 
     def facts(self) -> None:
         """Write all facts to the draft."""
-        named = self._named_by_includes()
+        lines = (line for name, text in self._texts.items() for line, _ in _lines(text, name))
+        named = {include[1].rpartition("/")[2] for include in map(_INCLUDE.match, lines) if include}
         # An included file is read at its Include. A file that is still unread after the others is in a cycle.
         for name, text in sorted(self._texts.items(), key=lambda item: (item[0] in named, is_gres_conf(item[1]))):
             if name not in self._included:
@@ -123,30 +114,22 @@ class SlurmConf:
 
     # ------------------------------------------------------------------------------------------------------- reading
 
-    def _named_by_includes(self) -> set[str]:
-        """Return the base names of included files."""
-        lines = (line for name, text in self._texts.items() for line, _ in _lines(text, name))
-        return {found.group(1).rpartition("/")[2] for found in map(_INCLUDE.match, lines) if found}
-
     def _file(self, name: str, text: str, depth: int) -> None:
         if depth > _MAX_INCLUDES:
             raise UsageError(f"{name} is included in a circle")
         self._included.add(name)
         for line, origin in _lines(text, name):
             include = _INCLUDE.match(line)
-            if include:
-                other = include.group(1).rpartition("/")[2]
-                if other in self._texts:
-                    self._file(other, self._texts[other], depth + 1)
-                else:
-                    self._draft.note("an included file that was not given", include.group(1), origin)
-                continue
-            if any(sign in line for sign in _TEMPLATES):
-                self._draft.note("a line of a template", line, origin)
-                continue
-            values = {key.lower(): _unquoted(value) for key, value in _PAIR.findall(line)}
+            other = include[1].rpartition("/")[2] if include else ""
+            values = {key.lower(): _QUOTED.sub(r"\1", value) for key, value in _PAIR.findall(line)}
             first = next(iter(values), "")
-            if not values:
+            if include and other in self._texts:
+                self._file(other, self._texts[other], depth + 1)
+            elif include:
+                self._draft.note("an included file that was not given", include[1], origin)
+            elif any(sign in line for sign in _TEMPLATES):
+                self._draft.note("a line of a template", line, origin)
+            elif not values:
                 self._draft.note("a line without a setting", line, origin)
             elif first in ("nodename", "partitionname", "nodeset") and "name" not in values:
                 self._record(first, values, origin)
@@ -171,18 +154,14 @@ class SlurmConf:
         elif "autodetect" in values and len(values) <= 2 + ("gres" in values):
             self._gres_line(values, origin)
         else:
-            node = _node(complete, origin)
-            for name in self._expanded(values[kind], origin):
-                self._nodes[name] = node
+            self._nodes.update(dict.fromkeys(self._expanded(values[kind], origin), _node(complete, origin)))
 
     def _gres_line(self, values: dict[str, str], origin: FileLine) -> None:
-        vendor = _VENDORS.get(values.get("autodetect", "").lower())
-        if vendor:
+        is_gpu = values.get("name", "").lower() == "gpu"
+        by_file = "nvidia" if is_gpu and "/nvidia" in values.get("file", "") else None
+        for vendor in filter(None, [_VENDORS.get(values.get("autodetect", "").lower()), by_file]):
             self._vendors.add((vendor, origin))
-        if values.get("name", "").lower() == "gpu":
-            self._gres.append(_Record(values, origin))
-            if "/nvidia" in values.get("file", ""):
-                self._vendors.add(("nvidia", origin))
+        if is_gpu:
             if "cores" in values or "cpus" in values:
                 self._draft.note("which cores are near a GPU", values.get("cores") or values.get("cpus"), origin)
         elif "name" in values:
@@ -202,9 +181,9 @@ class SlurmConf:
     # --------------------------------------------------------------------------------------------------------- facts
 
     def _site(self) -> None:
-        if self._partitions or self._nodes:
-            origin = self._partitions[0].origin if self._partitions else next(iter(self._nodes.values())).origin
-            self._draft.set(("scheduler", "kind"), "slurm", origin)
+        origins = [each.origin for each in self._partitions] + [node.origin for node in self._nodes.values()]
+        if origins:
+            self._draft.set(("scheduler", "kind"), "slurm", origins[0])
         with_gpus = next((node for node in self._nodes.values() if _GPUS in dict(node.kind)), None)
         if with_gpus:
             self._draft.set(("scheduler", "gpu_request"), "gres", with_gpus.origin)
@@ -239,25 +218,25 @@ class SlurmConf:
         for node in members:
             groups.setdefault(node.kind, []).append(node)
         features = _telling(groups)
-        if len(groups) > 1 and features is not None:
+        if len(groups) > 1 and features is None:
+            text = f"{name}: {len(groups)} kinds, and no feature tells them apart"
+            self._draft.note("a partition of different nodes", text, record.origin)
+        if len(groups) == 1 or not features:
+            self._write(name, record, members, {})
+        else:
             for kind, feature in features.items():
                 self._write(f"{name}-{feature}", record, groups[kind], {"queue": name, "constraint": feature})
-        else:
-            self._write(name, record, members, {})
-            if len(groups) > 1:
-                text = f"{name}: {len(groups)} kinds, and no feature tells them apart"
-                self._draft.note("a partition of different nodes", text, record.origin)
-        for key, words in _NOT_EXPRESSED.items():
-            value = record.values.get(key)
-            if value is not None and value.upper() not in ("ALL", "NO", "UNLIMITED"):
+        for key, words in ((key, words) for words, keys in _NOT_EXPRESSED.items() for key in keys.split()):
+            value = record.values.get(key, "NO")
+            if value.upper() not in ("ALL", "NO", "UNLIMITED"):
                 self._draft.note(words, f"{name}: {key}={value}", record.origin)
 
     def _members(self, record: _Record) -> tuple[list[_Node], int]:
         """Return the known nodes of a partition, and the number of unknown ones."""
         text = record.values.get("nodes", "")
-        found: list[_Node] = list(self._nodes.values()) if text.upper() == "ALL" else []
-        if found:
-            return found, 0
+        if text.upper() == "ALL" and self._nodes:
+            return list(self._nodes.values()), 0
+        found: list[_Node] = []
         missing = 0
         for name in dict.fromkeys(self._expanded(text, record.origin)):
             for each in self._sets.get(name, [name]):
@@ -272,16 +251,10 @@ class SlurmConf:
     def _write(self, name: str, record: _Record, members: Sequence[_Node], more: Mapping[str, str]) -> None:
         draft, place = self._draft, ("partitions", name)
         draft.set(place, {}, record.origin)
-        for key, value in more.items():
-            draft.set((*place, key), value, record.origin)
-        if members:
-            draft.set((*place, "nodes"), len(members), record.origin)
-        largest = _count(record.values.get("maxnodes"))
-        if largest:
-            draft.set((*place, "max_nodes"), largest, record.origin)
-        time = _time(record.values.get("maxtime", ""))
-        if time:
-            draft.set((*place, "max_time"), time, record.origin)
+        largest, time = _count(record.values.get("maxnodes")), _time(record.values.get("maxtime", ""))
+        for key, fact in {**more, "nodes": len(members), "max_nodes": largest, "max_time": time}.items():
+            if fact:
+                draft.set((*place, key), fact, record.origin)
         kinds = list(dict.fromkeys(node.kind for node in members))
         for below, fact in kinds[0] if kinds else ():
             if all((below, fact) in kind for kind in kinds):
@@ -297,23 +270,14 @@ def _lines(text: str, name: str) -> Iterator[tuple[str, FileLine]]:
     """Yield the lines without comments. Continued lines are joined."""
     parts: list[str] = []
     begin = 1
-    for number, line in enumerate(text.splitlines(), 1):
-        if not parts:
-            begin = number
+    for number, line in enumerate([*text.splitlines(), ""], 1):  # the last line may be continued
+        begin = begin if parts else number
         plain = re.split(r"(?<!\\)#", line, maxsplit=1)[0].rstrip()
-        if plain.endswith("\\"):
-            parts.append(plain[:-1])
-            continue
-        parts.append(plain)
-        whole, parts = "".join(parts).strip(), []
-        if whole:
-            yield whole, FileLine(name, begin)
-    if whole := "".join(parts).strip():
-        yield whole, FileLine(name, begin)
-
-
-def _unquoted(value: str) -> str:
-    return value[1:-1] if len(value) > 1 and value.startswith('"') and value.endswith('"') else value
+        parts.append(plain.removesuffix("\\"))
+        if not plain.endswith("\\"):
+            if whole := "".join(parts).strip():
+                yield whole, FileLine(name, begin)
+            parts = []
 
 
 def _words(text: str) -> list[str]:
@@ -324,7 +288,7 @@ def _words(text: str) -> list[str]:
         if sign.group() == "," and not depth:
             found.append(text[begin : sign.start()])
             begin = sign.end()
-    return [word for word in (*found, text[begin:]) if word]
+    return list(filter(None, [*found, text[begin:]]))
 
 
 def _expand(name: str, origin: FileLine) -> list[str]:
@@ -338,7 +302,7 @@ def _expand(name: str, origin: FileLine) -> list[str]:
             if bounds is None:
                 members.append(each)
                 continue
-            first, last = bounds.group(1), bounds.group(2) or bounds.group(1)
+            first, last = bounds[1], bounds[2] or bounds[1]
             if len(first) > 9 or len(last) > 9 or int(last) - int(first) >= _MAX_NODES:
                 raise UsageError(f"{origin}: more than {_MAX_NODES} nodes: {name[:60]}")
             members += [f"{number:0{len(first)}}" for number in range(int(first), int(last) + 1)]
@@ -356,8 +320,7 @@ def _expand(name: str, origin: FileLine) -> list[str]:
 def _node(values: Mapping[str, str], origin: FileLine) -> _Node:
     sockets, per_socket = _count(values.get("sockets")), _count(values.get("corespersocket"))
     boards, per_board = _count(values.get("boards")), _count(values.get("socketsperboard"))
-    if sockets is None and per_board:
-        sockets = per_board * (boards or 1)
+    sockets = sockets or (per_board * (boards or 1) if per_board else None)
     cores = sockets * per_socket if sockets and per_socket else None
     threads = _count(values.get("threadspercore")) or (1 if cores else None)
     cpus = _count(values.get("cpus") or values.get("procs"))
@@ -407,8 +370,8 @@ def _time(text: str) -> str | None:
     found = _TIME.fullmatch(text)
     if found is None or len(text) > 20:
         return None
-    days, first, second, third = (int(each) if each else 0 for each in found.groups())
-    hours = found.group(1) or found.group(4)  # otherwise the first number is minutes
+    days, first, second, third = (int(each or 0) for each in found.groups())
+    hours = found[1] or found[4]  # otherwise the first number is minutes
     seconds = days * 86400 + (first * 3600 + second * 60 + third if hours else first * 60 + second)
     days, rest = divmod(seconds, 86400)
     return f"{days}-{rest // 3600:02}:{rest // 60 % 60:02}:{rest % 60:02}" if seconds else None
@@ -416,9 +379,9 @@ def _time(text: str) -> str | None:
 
 def _telling(groups: Mapping[_Kind, Sequence[_Node]]) -> dict[_Kind, str] | None:
     """Return for each kind of node a feature that all its nodes and no others have; None if a kind has none."""
-    found: dict[_Kind, str] = {}
     if len(groups) > _MAX_KINDS:
         return None
+    found: dict[_Kind, str] = {}
     for kind, nodes in groups.items():
         own = frozenset.intersection(*(node.features for node in nodes))
         others = [node.features for each, members in groups.items() if each != kind for node in members]

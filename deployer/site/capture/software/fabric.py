@@ -8,7 +8,7 @@ from typing import List, NamedTuple, Optional
 
 from deployer.contract.base.json_records import Record
 from deployer.site.capture.software.libraries import Libraries, LibraryTree
-from deployer.site.capture.tools import Tools
+from deployer.site.capture.tools import Tools, determined, read_text
 
 #: The libraries that MPI and libfabric's providers load for a fabric: Omni-Path, verbs, UCX, EFA.
 _FABRIC = ("libpsm2.so.2", "libpsm_infinipath.so.1", "libibverbs.so.1", "librdmacm.so.1", "libmlx5.so.1", "libefa.so.1",
@@ -22,7 +22,7 @@ _GPUCOMP = re.compile(r"^libnvidia-gpucomp\.so\.[\d.]+$")
 _LOCAL = re.compile(r"^(lo|docker|virbr|veth|br-|cni|tun|tap|bonding_masters|dummy|ip6?tnl|sit|gre|erspan|teql)")
 #: The kernel's type for InfiniBand interfaces (ARPHRD_INFINIBAND).
 _INFINIBAND = "32"
-_PROVIDER = re.compile(r"^([a-z0-9_;]+):$")
+_PROVIDER = re.compile(r"^([a-z0-9_;]+):$", re.MULTILINE)
 
 
 class FabricFacts(NamedTuple):
@@ -47,27 +47,19 @@ def find(tools: Tools, libraries: Libraries, sys: str = "/sys", dev: str = "/dev
     wires = [name for name in _names(os.path.join(sys, "class/net")) if not _LOCAL.match(name)]
     infiniband = [name for name in verbs if _link_layer(sys, name) == "InfiniBand"]
     slingshot = _names(os.path.join(sys, "class/cxi")) or _names(dev, "cxi[0-9]*")
+    fast = "slingshot" if slingshot else "omni-path" if omni_path else "infiniband" if infiniband else None
     fabric: Record = {}
-    if slingshot or omni_path or infiniband or wires:
-        fast = "slingshot" if slingshot else "omni-path" if omni_path else "infiniband" if infiniband else None
+    if fast or wires:
         fabric["kind"] = fast or "ethernet"
         hsn = [name for name in wires if slingshot and name.startswith("hsn")]  # for programs without a provider
         # IP over InfiniBand or Omni-Path, for programs that use neither MPI nor verbs.
-        over = [name for name in wires if fast and _read(sys, f"class/net/{name}/type") == _INFINIBAND]
+        over = [name for name in wires if fast and _read(sys, "class/net", name, "type") == _INFINIBAND]
         fabric["devices"] = sorted({*slingshot, *hsn, *omni_path, *verbs, *over}) or wires
-    providers = _providers(tools)
-    if providers:
-        fabric["providers"] = providers
     known = libraries.system(_FABRIC)
-    if known:
-        fabric["libraries"] = known
-    plugins = _plugins(known)
+    fabric.update(determined({"providers": _providers(tools), "libraries": known}))
     driver = _driver(tools, libraries)
-    paths = [*known.values(), *plugins, *(driver or {}).get("libraries", {}).values()]
-    reals = [libraries.add(tree, path) for path in paths]
-    closure = libraries.closure(reals)
-    tree.files.update(closure.files)
-    tree.links.update(closure.links)
+    paths = [*known.values(), *_plugins(known), *(driver or {}).get("libraries", {}).values()]
+    tree.update(libraries.closure([libraries.add(tree, path) for path in paths]))
     return FabricFacts(fabric, driver, tree)
 
 
@@ -77,24 +69,17 @@ def _names(folder: str, pattern: str = "*") -> List[str]:
 
 def _link_layer(sys: str, device: str) -> str:
     ports = glob.glob(os.path.join(sys, "class/infiniband", device, "ports/*/link_layer"))
-    return next(filter(None, (_read("", path) for path in ports)), "")
+    return next(filter(None, map(_read, ports)), "")
 
 
-def _read(sys: str, path: str) -> str:
-    """Return the text of a short kernel file; empty if it cannot be read."""
-    try:
-        with open(os.path.join(sys, path)) as stream:
-            return stream.read(100).strip()
-    except OSError:
-        return ""
+def _read(*path: str) -> str:
+    return read_text(os.path.join(*path)).strip()
 
 
 def _providers(tools: Tools) -> List[str]:
     """Return the providers of the system's own libfabric."""
-    said = tools.ask(["fi_info", "--list"]) if shutil.which("fi_info") else None
-    return [
-        match.group(1) for line in (said.out.splitlines() if said else ()) for match in [_PROVIDER.match(line)] if match
-    ]
+    answer = tools.ask(["fi_info", "--list"]) if shutil.which("fi_info") else None
+    return _PROVIDER.findall(answer.out) if answer else []
 
 
 def _plugins(known: Record) -> List[str]:
@@ -118,8 +103,8 @@ def _driver(tools: Tools, libraries: Libraries) -> Optional[Record]:
     names = [*_NVIDIA, *filter(_GPUCOMP.match, libraries.cached)]
     known = libraries.system(names)
     version = None
-    said = tools.ask(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"], any_status=True)
-    match = re.match(r"^(\d+\.[\d.]+)\s", said.out) if said and said.status == 0 else None
+    answer = tools.ask(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"], any_status=True)
+    match = re.match(r"^(\d+\.[\d.]+)\s", answer.out) if answer and answer.status == 0 else None
     if match:
         version = match.group(1)
     elif "libcuda.so.1" in known:
@@ -127,10 +112,4 @@ def _driver(tools: Tools, libraries: Libraries) -> Optional[Record]:
         version = named.group(1) if named else None
     if not known and version is None:
         return None
-    found: Record = {"kind": "nvidia", "libraries": known}
-    if version:
-        found["version"] = version
-    program = shutil.which("nvidia-smi")
-    if program:
-        found["smi"] = program
-    return found
+    return {"kind": "nvidia", "libraries": known, **determined({"version": version, "smi": shutil.which("nvidia-smi")})}

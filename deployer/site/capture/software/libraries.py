@@ -26,6 +26,11 @@ class LibraryTree(NamedTuple):
     files: Dict[str, Facts]
     links: Dict[str, str]
 
+    def update(self, other: "LibraryTree") -> None:
+        """Add the facts of another tree."""
+        self.files.update(other.files)
+        self.links.update(other.links)
+
     def record(self) -> Record:
         """Return the tree as a JSON object."""
         found = {path: self.files[path].record() for path in sorted(self.files)}
@@ -38,10 +43,10 @@ class Libraries:
     def __init__(self, tools: Tools) -> None:
         self._tools = tools
         self._facts: Dict[str, Optional[Facts]] = {}
-        said = tools.ask(["ldconfig", "-p"])
+        answer = tools.ask(["ldconfig", "-p"])
         #: Path by soname, from the first entry of each soname in the loader's cache.
         self.cached: Dict[str, str] = {}
-        for name, path in _CACHED.findall(said.out) if said else ():
+        for name, path in _CACHED.findall(answer.out) if answer else ():
             self.cached.setdefault(name, path)
 
     def facts(self, path: str) -> Optional[Facts]:
@@ -58,9 +63,9 @@ class Libraries:
 
         try:
             facts = dynamic.facts(file_identity.reader(descriptor))
-            if facts and not facts.dynamic.build_id:
-                facts = facts._replace(sha256=file_identity.identity(path).partition(":")[2])
-            return facts
+            if not facts or facts.dynamic.build_id:
+                return facts
+            return facts._replace(sha256=file_identity.identity(path).partition(":")[2])
         except BadElf as error:
             self._tools.note(f"{path} is not a complete ELF file: {error}")
         except OSError:
@@ -98,11 +103,8 @@ class Libraries:
 
     def _find(self, name: str, folders: Sequence[str]) -> Optional[str]:
         """Return the path where the loader finds a library: in the folders, or else in its cache."""
-        for folder in folders:
-            path = os.path.normpath(os.path.join(folder, name))
-            if path.startswith("/") and os.path.exists(path):
-                return path
-        return self.cached.get(name)
+        paths = (os.path.normpath(os.path.join(folder, name)) for folder in folders)
+        return next((each for each in paths if each.startswith("/") and os.path.exists(each)), self.cached.get(name))
 
     def add(self, tree: LibraryTree, path: str) -> str:
         """Add a system library, and the link that leads to it, to ``tree``; return its path with links resolved."""

@@ -2,9 +2,9 @@
 
 import os
 import re
-from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, Iterator, List, NamedTuple, Sequence, Tuple
 
-from deployer.site.capture.tools import EACH, Said, Tools
+from deployer.site.capture.tools import EACH, Answer, Tools
 
 #: Seconds for all calls together; at large sites without a cache, each call may be slow.
 TOGETHER = 15.0
@@ -32,6 +32,9 @@ _CALL = 'MODULEPATH=$1; export MODULEPATH; shift; module "$@"'
 _LOADED = ("_ModuleTable", "__LMOD", "LOADEDMODULES", "_LMFILES_", "LMOD_FAMILY_")
 #: Lmod prints in its default format, and only writes a cache to the user's home if creating it took over a day.
 _PLAIN = {"LMOD_SHORT_TIME": "86400", "LMOD_PAGER": "none", "LMOD_LANG": "en", "LMOD_AVAIL_STYLE": "system"}
+
+
+_NOTHING = Answer("", "", 0)
 
 
 class Listed(NamedTuple):
@@ -82,7 +85,6 @@ class ModuleCommand:
     def __init__(self, tools: Tools) -> None:
         self._tools = tools
         self._end = tools.left - TOGETHER
-        self._cut = False
         environment = self._login() or dict(os.environ)
         self._lmod = environment.get("LMOD_CMD")
         self.has_spider = bool(self._lmod)
@@ -94,10 +96,10 @@ class ModuleCommand:
 
     def _login(self) -> Dict[str, str]:
         """Return the variables of a fresh login shell; empty if it has no module command."""
-        said = self._ask(["bash", "-l", "-c", _LOGIN, "module", _MARK], {})
-        pairs = said.out.rpartition(_MARK + "\n")[2].split("\0") if said else []
-        found = {name: value for name, equals, value in (pair.partition("=") for pair in pairs) if equals}
-        return found if "LMOD_CMD" in found or "HAS_MODULE" in found else {}
+        output = self._ask(["bash", "-l", "-c", _LOGIN, "module", _MARK], {}).out
+        pairs = (pair.partition("=") for pair in output.rpartition(_MARK + "\n")[2].split("\0"))
+        variables = {name: value for name, equals, value in pairs if equals}
+        return variables if "LMOD_CMD" in variables or "HAS_MODULE" in variables else {}
 
     @property
     def left(self) -> float:
@@ -108,8 +110,7 @@ class ModuleCommand:
         """Return the modules in some folders, without aliases and module folders."""
         found: List[Listed] = []
         folder = next(iter(folders), "")
-        said = self._call(folders, "-t", "avail")
-        for line in said.both.splitlines() if said else ():
+        for line in self._call(folders, "-t", "avail"):
             header = _HEADER.match(line)
             folder = header.group(1) if header else folder
             name = re.sub(r"(\((?:default|L|D|,)+\)|<\w+>|[*@])+$", "", line.strip())
@@ -119,10 +120,9 @@ class ModuleCommand:
 
     def shown(self, folder: str, names: Sequence[str]) -> Dict[str, Module]:
         """Return what the modules of a folder do, by name."""
-        said = self._call([folder], "show", *names) if names else None
         found: Dict[str, List[str]] = {}
         name = ""
-        for line in said.both.splitlines() if said else ():
+        for line in self._call([folder], "show", *names) if names else ():
             header = _HEADER.match(line)
             if header:
                 path = re.sub(r"\.lua$", "", header.group(1))
@@ -132,31 +132,33 @@ class ModuleCommand:
 
     def spider(self) -> List[str]:
         """Return the names of all modules that Lmod knows, including those that require another module first."""
-        said = self._call(self.paths, "-t", "spider") if self.has_spider else None
-        return [line.strip() for line in said.both.splitlines() if _NAME.match(line.strip())] if said else []
+        lines = map(str.strip, self._call(self.paths, "-t", "spider") if self.has_spider else ())
+        return list(filter(_NAME.match, lines))
 
     def before(self, names: Sequence[str]) -> Iterator[Tuple[str, ...]]:
         """Yield lists of modules to load before others become visible, according to Lmod's spider."""
-        said = self._call(self.paths, "spider", *names) if names else None
-        for lines in _BEFORE.findall(said.both) if said else ():
-            for line in lines.splitlines():
-                if all(map(_NAME.match, line.split())):
-                    yield tuple(line.split())
+        text = "\n".join([*self._call(self.paths, "spider", *names), ""]) if names else ""
+        for words in (line.split() for lines in _BEFORE.findall(text) for line in lines.splitlines()):
+            if all(map(_NAME.match, words)):
+                yield tuple(words)
 
-    def _call(self, folders: Sequence[str], *words: str) -> Optional[Said]:
-        """Call the module command with these folders in MODULEPATH. Lmod's command is a program, Tcl's a function."""
+    def _call(self, folders: Sequence[str], *words: str) -> List[str]:
+        """Call the module command with these folders in MODULEPATH, and return the lines that it prints.
+
+        Lmod's command is a program, Tcl's a function.
+        """
         path = ":".join(folders)
         if self._lmod:
-            return self._ask([self._lmod, "bash", *words], dict(self._environment, MODULEPATH=path))
-        return self._ask(["bash", "-l", "-c", _CALL, "module", path, *words], {})
+            answer = self._ask([self._lmod, "bash", *words], dict(self._environment, MODULEPATH=path))
+        else:
+            answer = self._ask(["bash", "-l", "-c", _CALL, "module", path, *words], {})
+        return answer.both.splitlines()
 
-    def _ask(self, argv: Sequence[str], environment: Dict[str, str]) -> Optional[Said]:
-        if self.left > 0:
-            return self._tools.ask(argv, min(self.left, 2 * EACH), environment, any_status=True)
-        if not self._cut:
-            self._cut = True
+    def _ask(self, argv: Sequence[str], environment: Dict[str, str]) -> Answer:
+        if self.left <= 0:
             self._tools.note(f"modules: the search ended after {TOGETHER:g} s; some were not examined")
-        return None
+            return _NOTHING
+        return self._tools.ask(argv, min(self.left, 2 * EACH), environment, any_status=True) or _NOTHING
 
 
 def parse(name: str, text: str) -> Module:

@@ -5,7 +5,7 @@ import mmap
 import os
 import re
 import sys
-from typing import Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from deployer.contract.base.errors import DeployerError
 from deployer.contract.base.json_records import Record
@@ -13,7 +13,7 @@ from deployer.contract.elf.dynamic import Facts
 from deployer.site.capture.software.libraries import Libraries, LibraryTree
 from deployer.site.capture.software.module_command import Module
 from deployer.site.capture.software.modules import MPI_VARIABLES
-from deployer.site.capture.tools import Tools
+from deployer.site.capture.tools import Tools, determined
 from deployer.system import elf
 
 _PROGRAMS = ("mpicc", "mpirun", "mpiexec.hydra", "mpiexec")
@@ -87,6 +87,23 @@ class _Place(NamedTuple):
     library: str
     module: Optional[Module]
 
+    @property
+    def path(self) -> str:
+        return self.below(self.folder, self.library)
+
+    @property
+    def in_system(self) -> bool:
+        """Whether the installation shares the system's folders."""
+        return self.prefix in _SYSTEM
+
+    @property
+    def added(self) -> List[str]:
+        """The folders that the installation's modules add to the loader's search path."""
+        return self.module.added("LD_LIBRARY_PATH") if self.module else []
+
+    def below(self, *parts: str) -> str:
+        return os.path.join(self.prefix, *parts)
+
 
 def find(
     tools: Tools, libraries: Libraries, modules: Sequence[Module], named: Sequence[str], source: Record
@@ -95,8 +112,7 @@ def find(
     found = MpiFacts({}, {}, LibraryTree({}, {}))
     known = set()
     for place in _places(tools, modules, named):
-        path = os.path.join(place.prefix, place.folder, place.library)
-        real = os.path.realpath(path)
+        real = os.path.realpath(place.path)
         if real in known:
             continue
         known.add(real)
@@ -105,27 +121,21 @@ def find(
             continue
         name = _free_name(described, found.mpi)
         tree = _tree(tools, libraries, place, described)
-        files = [os.path.join(place.prefix, inner) for inner in tree.files]
-        search = [os.path.join(place.prefix, folder) for folder in described["libraries"]]
-        search += _added(place)
+        search = [*map(place.below, described["libraries"]), *place.added]
         pmi = _pmi(place)
-        system = libraries.closure([real, *files, *pmi], search, "" if place.prefix in _SYSTEM else place.prefix)
+        roots = [real, *map(place.below, tree.files), *pmi]
+        system = libraries.closure(roots, search, "" if place.in_system else place.prefix)
         for path in pmi:
             libraries.add(system, path)
         folders = dict(_folders(tools, place, described["family"]), **_pmix_folders(system))
-        if folders:
-            described["folders"] = folders
-            opened = [libraries.add(system, path) for path in _inside(folders.values())]
-            more = libraries.closure(opened, search)
-            system.files.update(more.files)
-            system.links.update(more.links)
-        beside = sorted({_above(os.path.dirname(path)) for path in [*system.files, *system.links] if _is_own(path)})
-        if beside:
-            described["binds"] = beside
-        found.mpi[name] = dict(described, source=source)
+        opened = (path for folder in folders.values() for path in sorted(glob.glob(glob.escape(folder) + "/*.so")))
+        system.update(libraries.closure([libraries.add(system, path) for path in opened], search))
+        # Libraries with a prefix of their own, as from a site's package manager, instead of the system's.
+        own = (path for path in [*system.files, *system.links] if not path.startswith(("/usr/", "/lib/", "/lib64/")))
+        binds = sorted({_above(os.path.dirname(path)) for path in own})
+        found.mpi[name] = {**described, **determined({"folders": folders, "binds": binds}), "source": source}
         found.trees[name] = tree
-        found.system.files.update(system.files)
-        found.system.links.update(system.links)
+        found.system.update(system)
     return found
 
 
@@ -134,18 +144,18 @@ def _folders(tools: Tools, place: _Place, family: str) -> Dict[str, str]:
 
     Folders named ``etc``, such as /etc and /usr/local/etc, are omitted because they contain settings of all kinds.
     """
-    program = os.path.join(place.prefix, "bin", "ompi_info")
+    program = place.below("bin", "ompi_info")
     if family != "openmpi" or not os.access(program, os.X_OK):
         return {}
-    search = {"OPAL_PREFIX": place.prefix, "LD_LIBRARY_PATH": os.path.join(place.prefix, place.folder)}
-    said = tools.ask([program, "--path", "all", "--parsable"], environment={} if place.prefix in _SYSTEM else search)
-    told = dict(line.split(":")[1:3] for line in said.out.splitlines() if line.count(":") == 2) if said else {}
+    search = {"OPAL_PREFIX": place.prefix, "LD_LIBRARY_PATH": place.below(place.folder)}
+    answer = tools.ask([program, "--path", "all", "--parsable"], environment={} if place.in_system else search)
+    told = dict(line.split(":")[1:3] for line in answer.out.splitlines() if line.count(":") == 2) if answer else {}
     found = {variable: os.path.normpath(told[name]) for name, variable in _OPENMPI_FOLDERS if told.get(name)}
     return {
         variable: path
         for variable, path in found.items()
         if path.startswith("/") and os.path.basename(path) != "etc" and os.path.isdir(path)
-        and (place.prefix in _SYSTEM or not path.startswith(place.prefix + "/"))
+        and (place.in_system or not path.startswith(place.prefix + "/"))
     }  # fmt: skip
 
 
@@ -158,26 +168,10 @@ def _pmix_folders(system: LibraryTree) -> Dict[str, str]:
     return {variable: os.path.normpath(path) for variable, path in paths.items() if os.path.isdir(path)}
 
 
-def _inside(folders: Iterable[str]) -> Iterator[str]:
-    """Yield the libraries directly inside some folders."""
-    for folder in folders:
-        yield from sorted(glob.glob(os.path.join(glob.escape(folder), "*.so")))
-
-
-def _added(place: _Place) -> List[str]:
-    """Return the folders that the installation's modules add to the loader's search path."""
-    return place.module.added("LD_LIBRARY_PATH") if place.module else []
-
-
 def _pmi(place: _Place) -> List[str]:
     """Return the scheduler's PMI library that Intel MPI is configured to open, if it is elsewhere."""
     path = (place.module.sets if place.module else os.environ).get("I_MPI_PMI_LIBRARY", "")
     return [path] if os.path.isfile(path) and not path.startswith(place.prefix + "/") else []
-
-
-def _is_own(path: str) -> bool:
-    """Return whether a library has its own prefix, as from a site's package manager, instead of the system's."""
-    return not path.startswith(("/usr/", "/lib/", "/lib64/"))
 
 
 def _places(tools: Tools, modules: Sequence[Module], named: Sequence[str]) -> Iterator[_Place]:
@@ -198,13 +192,11 @@ def _places(tools: Tools, modules: Sequence[Module], named: Sequence[str]) -> It
     for pattern in _USUAL:
         if tools.answers("/" + pattern.split("/")[1]):
             candidates += [(path, None) for path in sorted(glob.glob(pattern))]
-    seen = set()
+    distinct: Dict[str, Optional[Module]] = {}
     for prefix, module in candidates:
-        prefix = os.path.normpath(prefix)
-        if prefix in seen or not prefix.startswith("/"):
-            continue
-        seen.add(prefix)
-        if not prefix.startswith(("/opt/", "/usr")) and not tools.answers(prefix):
+        distinct.setdefault(os.path.normpath(prefix), module)
+    for prefix, module in distinct.items():
+        if not prefix.startswith(("/opt/", "/usr")) and not (prefix.startswith("/") and tools.answers(prefix)):
             continue
         places = list(_libraries_below(prefix, module))
         yield from places if prefix in _SYSTEM else places[:1]  # packages put several among the system's libraries
@@ -232,103 +224,89 @@ def _libraries_below(prefix: str, module: Optional[Module]) -> Iterator[_Place]:
 
 def _describe(tools: Tools, libraries: Libraries, place: _Place) -> Optional[Record]:
     """Return the profile entry for an installation; None if the file is not an MPI library."""
-    folder = os.path.join(place.prefix, place.folder)
-    path = os.path.join(folder, place.library)
+    path = place.path
     facts = libraries.facts(os.path.realpath(path))
     if facts is None or "MPI_Init" not in facts.exports:
         tools.note(f"{path} is not an MPI library")
         return None
     searched = [place.folder, *_beside(place)]
-    if place.folder == _CRAY_ABI and os.path.isdir(os.path.join(place.prefix, "lib")):
+    if place.folder == _CRAY_ABI and os.path.isdir(place.below("lib")):
         searched.append("lib")  # the Fortran libraries, and the targets of the links
-    says = _says(tools, path, [*(os.path.join(place.prefix, each) for each in searched), *_added(place)])
-    family, version = _family(says)
-    if family is None:
-        family = _family_of_file(path, facts)
+    says = _says(tools, path, [*map(place.below, searched), *place.added])
+    family, version, beginning = _identified(says)
+    family = family or _family_of_file(path, facts)
     if family is None:
         tools.note(
             "{}: the family of this MPI is unknown: {}".format(path, says[:80] or "it did not report its version")
         )
         return None
-    found: Record = {
-        "family": family,
-        "version": version,
-        "prefix": place.prefix,
-        "library": f"{place.folder}/{place.library}",
-        "libraries": searched,
-        "says": _beginning(family, says),
-    }
-    found = {key: value for key, value in found.items() if value is not None}
+    modules = (*place.module.before, place.module) if place.module else ()
+    sets = {name: value for each in modules for name, value in each.sets.items()}
+    chain = place.module.chain if place.module else []
     providers = _providers(place)
-    if providers and providers not in searched:
-        found["providers"] = providers
-    launcher = _launcher(place.prefix, family)
-    if launcher:
-        found["launcher"] = launcher
-    if place.module:
-        chain = place.module.chain
-        found["module"] = chain if len(chain) > 1 else chain[0]
-        sets = {name: value for each in (*place.module.before, place.module) for name, value in each.sets.items()}
-        tuning = {
-            name: value for name, value in sorted(sets.items()) if _TUNING.match(name) and not _NO_TUNING.match(name)
-        }
-        if tuning:
-            found["environment"] = tuning
-    if facts.dynamic.soname:
-        found["soname"] = facts.dynamic.soname
     try:
-        found["identity"] = elf.identity(path)
+        identity = elf.identity(path)
     except DeployerError as error:
+        identity = None
         tools.note(error.message)
-    return found
+    return determined(
+        {
+            "family": family,
+            "version": version,
+            "prefix": place.prefix,
+            "library": f"{place.folder}/{place.library}",
+            "libraries": searched,
+            "says": beginning,
+            "providers": None if providers in searched else providers,
+            "launcher": _launcher(place, family),
+            "module": chain if len(chain) > 1 else "".join(chain),
+            "environment": {
+                name: sets[name] for name in sorted(sets) if _TUNING.match(name) and not _NO_TUNING.match(name)
+            },
+            "soname": facts.dynamic.soname,
+            "identity": identity,
+        }
+    )
 
 
-def _launcher(prefix: str, family: str) -> Optional[str]:
+def _launcher(place: _Place, family: str) -> Optional[str]:
     """Return the path of the installation's own launcher below its prefix; it is unknown who owns /usr/bin/mpirun."""
-    if prefix in _SYSTEM:
+    if place.in_system:
         return None
     program = "mpirun" if family == "openmpi" else "mpiexec.hydra"
-    places = [f"{folder}/{program}" for folder in ("bin", "intel64/bin")]
-    return next((place for place in places if os.access(os.path.join(prefix, place), os.X_OK)), None)
+    launchers = [f"{folder}/{program}" for folder in ("bin", "intel64/bin")]
+    return next((launcher for launcher in launchers if os.access(place.below(launcher), os.X_OK)), None)
 
 
 def _beside(place: _Place) -> List[str]:
     """Return the folder of the installation's own libfabric, if libmpi is in a different one."""
-    if os.path.exists(os.path.join(place.prefix, place.folder, "libfabric.so.1")):
-        return []
-    for folder in ("libfabric/lib", "lib/libfabric", "opt/mpi/libfabric/lib", "intel64/libfabric/lib"):
-        if os.path.exists(os.path.join(place.prefix, folder, "libfabric.so.1")):
-            return [folder]
-    return []
+    folders = (place.folder, "libfabric/lib", "lib/libfabric", "opt/mpi/libfabric/lib", "intel64/libfabric/lib")
+    having = [folder for folder in folders if os.path.exists(place.below(folder, "libfabric.so.1"))]
+    return [folder for folder in having[:1] if folder != place.folder]
 
 
 def _providers(place: _Place) -> Optional[str]:
-    for folder in (place.folder, *_beside(place)):
-        for inner in ("prov", "libfabric", "."):
-            if glob.glob(os.path.join(glob.escape(os.path.join(place.prefix, folder, inner)), "lib*-fi.so")):
-                return os.path.normpath(os.path.join(folder, inner))
-    return None
+    folders = [place.folder, *_beside(place)]
+    inner = [os.path.join(folder, name) for folder in folders for name in ("prov", "libfabric", ".")]
+    having = (each for each in inner if glob.glob(os.path.join(glob.escape(place.below(each)), "lib*-fi.so")))
+    return next(map(os.path.normpath, having), None)
 
 
 def _says(tools: Tools, path: str, folders: Sequence[str]) -> str:
-    """Return the first line of MPI_Get_library_version, or else a similar text from the file."""
-    if sys.executable:
-        path_now = tools.environment.get("LD_LIBRARY_PATH")
-        environment = {"LD_LIBRARY_PATH": ":".join([*folders, *([path_now] if path_now else [])])}
-        argv = [sys.executable, "-I", "-S", "-c", _ASK, path]
-        said = tools.ask(argv, environment=environment, name="MPI_Get_library_version of " + path)
-        lines = [" ".join(line.split()) for line in said.out.splitlines() if line.strip()] if said else []
-        if lines:
-            return lines[0]
-    return ""
+    """Return the first line of MPI_Get_library_version; empty if it cannot be called."""
+    if not sys.executable:
+        return ""
+    search = ":".join([*folders, *filter(None, [tools.environment.get("LD_LIBRARY_PATH")])])
+    argv = [sys.executable, "-I", "-S", "-c", _ASK, path]
+    answer = tools.ask(argv, environment={"LD_LIBRARY_PATH": search}, name="MPI_Get_library_version of " + path)
+    return next((" ".join(line.split()) for line in answer.out.splitlines() if line.strip()), "") if answer else ""
 
 
-def _family(says: str) -> Tuple[Optional[str], Optional[str]]:
-    for family, pattern in _SAYS:
-        match = pattern.search(says)
-        if match:
-            return family, match.group(1)
-    return None, None
+def _identified(says: str) -> Tuple[Optional[str], Optional[str], Optional[str]]:
+    """Return family and version from the text, and its start, which contains both; the rest differs between builds."""
+    matches = ((family, pattern.search(says)) for family, pattern in _SAYS)
+    known = ((family, match.group(1), says[: match.end()]) for family, match in matches if match)
+    return next(known, (None, None, None))
 
 
 def _family_of_file(path: str, facts: Facts) -> Optional[str]:
@@ -342,21 +320,11 @@ def _family_of_file(path: str, facts: Facts) -> Optional[str]:
         return None
 
 
-def _beginning(family: str, says: str) -> Optional[str]:
-    """Return the start of the text, with release and version; the rest differs between builds."""
-    match = dict(_SAYS)[family].search(says)
-    return says[: match.end()] if match else None
-
-
 def _free_name(described: Record, taken: Record) -> str:
     words = [described["family"], described.get("version")]
     name = re.sub(r"[^a-z0-9._-]", "-", "-".join(word for word in words if word))
-    number = 2
-    free = name
-    while free in taken:
-        free = "%s-%d" % (name, number)
-        number += 1
-    return free
+    names = (name, *("%s-%d" % (name, number) for number in range(2, len(taken) + 2)))
+    return next(free for free in names if free not in taken)
 
 
 def _tree(tools: Tools, libraries: Libraries, place: _Place, described: Record) -> LibraryTree:
@@ -366,21 +334,18 @@ def _tree(tools: Tools, libraries: Libraries, place: _Place, described: Record) 
     other libraries belong to the system.
     """
     tree = LibraryTree({}, {})
-    if place.prefix in _SYSTEM:
-        path = os.path.join(place.prefix, described["library"])
-        for each in [path, *_bindings(libraries, path, described.get("soname"))]:
-            _add(tree, libraries, place.prefix, each)
-            _add(tree, libraries, place.prefix, os.path.realpath(each))
+    if place.in_system:
+        for path in [place.path, *_bindings(libraries, place.path, described.get("soname"))]:
+            _add(tree, libraries, place.prefix, path)
+            _add(tree, libraries, place.prefix, os.path.realpath(path))
         return tree
     entries = 0
     for folder, folders, names in os.walk(place.prefix):
-        for name in [name for name in folders if os.path.islink(os.path.join(folder, name))]:
-            inner = os.path.relpath(os.path.join(folder, name), place.prefix)
-            tree.links[inner] = os.readlink(os.path.join(folder, name))
+        links = [name for name in folders if os.path.islink(os.path.join(folder, name))]
         folders[:] = sorted(name for name in folders if name not in _SKIPPED)
         entries += len(names)
-        for name in sorted(names):
-            if _LIBRARY.search(name) and len(tree.files) < _MAX_LIBRARIES:
+        for name in [*links, *sorted(filter(_LIBRARY.search, names))]:
+            if len(tree.files) < _MAX_LIBRARIES:
                 _add(tree, libraries, place.prefix, os.path.join(folder, name))
         if entries > _MAX_ENTRIES or len(tree.files) >= _MAX_LIBRARIES or not tools.left:
             tools.note(f"{place.prefix}: has more files than were examined")
@@ -390,12 +355,10 @@ def _tree(tools: Tools, libraries: Libraries, place: _Place, described: Record) 
 
 def _bindings(libraries: Libraries, path: str, soname: Optional[str]) -> List[str]:
     """Return the libraries next to an MPI library that serve other languages, by the names that programs need."""
-    found = []
-    for each in sorted(glob.glob(os.path.join(glob.escape(os.path.dirname(path)), "libmpi*.so.*"))):
-        facts = libraries.facts(os.path.realpath(each))
-        if facts and facts.dynamic.soname == os.path.basename(each) and soname in facts.dynamic.needed:
-            found.append(each)
-    return found
+    paths = sorted(glob.glob(os.path.join(glob.escape(os.path.dirname(path)), "libmpi*.so.*")))
+    known = ((each, libraries.facts(os.path.realpath(each))) for each in paths)
+    dynamic = ((each, facts.dynamic) for each, facts in known if facts)
+    return [each for each, its in dynamic if its.soname == os.path.basename(each) and soname in its.needed]
 
 
 def _add(tree: LibraryTree, libraries: Libraries, prefix: str, path: str) -> None:

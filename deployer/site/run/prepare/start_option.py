@@ -53,7 +53,7 @@ def choose_option(resolved: ResolvedRun) -> Chosen:
         reason=choice.reason,
         runtime=RUNTIMES[choice.start_option.runtime],
         launcher=LAUNCHERS[choice.start_option.launcher],
-        staging=_staging(resolved, choice.start_option, need.size(choice.start_option.staging)),
+        staging=_staging(resolved, choice.start_option, need.sizes.get(choice.start_option.staging, 0)),
         own=inside_out.find(plan, choice.start_option, installed, resolved.manifest.image),
     )
 

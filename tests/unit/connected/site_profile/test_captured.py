@@ -16,7 +16,6 @@ from deployer.connected.site_profile.plan import make_plan
 from deployer.connected.site_profile.signatures import sign_profile, verify_profile
 from deployer.contract.base.errors import IntegrityError, Refused, Unknown, UsageError
 from deployer.contract.rules import drift
-from deployer.site.capture import report
 from deployer.site.capture.capture import CaptureRequest, capture
 from deployer.site.capture.software import mpi
 from deployer.site.jobs.schedulers import SCHEDULERS
@@ -81,7 +80,7 @@ def test_the_plan_has_the_identity_of_each_library_that_jobs_get_with_the_mpi(si
     compile_library(site, 1, "libopen-pal.so.80", "--build-id")
     compile_library(site, 2, "libfabric.so.1", "--build-id=none")
     path = tmp_path / "phoenix-captured.json"
-    report.write_report(str(path), capture(CaptureRequest(mpi=[str(site)]), SCHEDULERS.values()))
+    capture(CaptureRequest(mpi=[str(site)]), SCHEDULERS.values()).write(str(path))
     mpi = make_plan(profiles.load(str(decided(path))), "tiny:1").mpi
     assert mpi is not None
     others = {str(site / "lib" / name) for name in ("libopen-pal.so.80", "libfabric.so.1")}
@@ -98,7 +97,7 @@ def test_the_plan_has_the_identity_of_each_library_that_jobs_get_with_the_mpi(si
 
 def test_a_capture_is_a_profile_and_a_few_lines_over_it_make_a_plan(site: Path, tmp_path: Path) -> None:
     path = tmp_path / "phoenix-captured.json"
-    report.write_report(str(path), capture(CaptureRequest(mpi=[str(site)]), SCHEDULERS.values()))
+    capture(CaptureRequest(mpi=[str(site)]), SCHEDULERS.values()).write(str(path))
     profile = profiles.load(str(path))
     assert (profile.name, profile.source.kind) == ("phoenix", "captured")
     assert list(profile.mpi) == ["intel-2021.99"]
@@ -119,7 +118,7 @@ def test_what_changed_since_is_told(site: Path, tmp_path: Path) -> None:
     before = capture(CaptureRequest(mpi=[str(site)]), SCHEDULERS.values())
     compile_library(site, 1)
     after = capture(CaptureRequest(mpi=[str(site)]), SCHEDULERS.values())
-    found = drift.compare(drift.resolved(report.whole(before)), drift.resolved(report.whole(after)))
+    found = drift.compare(drift.resolved(before.whole()), drift.resolved(after.whole()))
     assert [each.place for each in found if each.severity == drift.ERROR] == [
         "mpi.intel-2021.99.files.lib/libmpi.so.12",
         "mpi.intel-2021.99.identity",

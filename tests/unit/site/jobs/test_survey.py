@@ -10,8 +10,7 @@ import pytest
 
 from deployer.cli.site import main
 from deployer.contract.base.errors import UsageError
-from deployer.site.capture import report
-from deployer.site.capture.report import CaptureReport
+from deployer.site.capture.capture_files import SiteCapture
 from deployer.site.jobs import survey
 from deployer.site.storage import store
 from tests.running import program
@@ -44,14 +43,14 @@ def request_(tmp_path, monkeypatch):
     (tmp_path / "submitted").write_text("")
     made = survey.SurveyRequest(str(tmp_path / "out" / "site.json"))
     os.makedirs(made.folder, 0o700)
-    report.write_report(os.path.join(made.folder, "login.json"), CaptureReport(LOGIN, None))
+    SiteCapture(LOGIN, None).write(os.path.join(made.folder, "login.json"))
     return made
 
 
 def captured(request, part, **more):
     (found,) = [each for each in survey.Survey(request, LOGIN).wanted() if each.name == part]
     record = dict(LOGIN, partitions={part: dict({"nodes": 1, "fuse": True}, **more)})
-    report.write_report(found.capture, CaptureReport({key: record[key] for key in record if key != "login"}, None))
+    SiteCapture({key: record[key] for key in record if key != "login"}, None).write(found.capture)
 
 
 def age(request):
@@ -187,7 +186,7 @@ def test_the_folder_of_another_is_not_used(request_):
 
 def test_an_old_survey_begins_again(request_, monkeypatch):
     seen = []
-    monkeypatch.setattr(survey, "capture", lambda request, _: seen.append(request) or CaptureReport(LOGIN, None))
+    monkeypatch.setattr(survey, "capture", lambda request, _: seen.append(request) or SiteCapture(LOGIN, None))
     captured(request_, "batch")
     age(request_)
     assert states(survey.step(request_))["batch"] == "waiting"
@@ -248,7 +247,7 @@ def test_a_dry_run_keeps_a_survey_that_waits(request_, tmp_path, monkeypatch, ca
     (tmp_path / "states").write_text("1|PENDING|0:00||\n2|PENDING|0:00||\n")
     assert set(states(survey.step(request_)).values()) == {"waiting"}
     assert (tmp_path / "submitted").read_text().count("\n") == 2
-    monkeypatch.setattr(survey, "capture", lambda *_: CaptureReport(LOGIN, None))
+    monkeypatch.setattr(survey, "capture", lambda *_: SiteCapture(LOGIN, None))
     assert main.main([*words, str(tmp_path / "new.json")]) == 0
     assert not (tmp_path / "new.json.parts").exists()
 
@@ -268,7 +267,7 @@ def test_the_command_does_not_wait_if_it_is_told_so(request_, tmp_path, capsys):
 
 def test_without_slurm_there_is_the_login_node_and_a_note(request_, tmp_path):
     login = {key: value for key, value in LOGIN.items() if key not in ("scheduler", "partitions")}
-    report.write_report(os.path.join(request_.folder, "login.json"), CaptureReport(login, None))
+    SiteCapture(login, None).write(os.path.join(request_.folder, "login.json"))
     assert survey.step(request_) == []
     (note,) = survey.collect(request_, [])
     assert "capture --node --partition NAME" in note

@@ -13,7 +13,7 @@ from deployer.site.run.prepare.request import RunRequest
 from tests import running as made
 
 OWN = Bind("/scratch", "/data", "the site's folder")
-WAY = InsideWay("mpiexec.hydra", "mpich-abi", ("stack",), (OWN,), {"FI_PROVIDER": "tcp"}, (), ())
+WAY = InsideWay("mpiexec.hydra", "mpich-abi", ["stack"], [OWN], {"FI_PROVIDER": "tcp"}, [], ())
 BOTH = made.PLAN._replace(inside=WAY)
 INSIDE = BOTH.started_inside()
 

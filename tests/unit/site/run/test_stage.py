@@ -386,11 +386,11 @@ def test_what_is_needed_is_counted_without_data(job):
     assert "no SquashFS file" in need.objections["squashfs"].reason
     receipt = job.image.receipt._replace(bytes=100 * 2**20 + 5000, files=1024)
     counted = stage.need(job.store, job.image._replace(receipt=receipt), manifest, 0)
-    assert counted.size("memory") == 103
+    assert counted.sizes["memory"] == 103
     os.unlink(job.bundle)
     Path(squash.path(job.image.folder)).write_bytes(b"x" * (2**20 + 1))
     need = stage.need(job.store, job.image, manifest, 0)
-    assert need.size("squashfs") == 2
+    assert need.sizes["squashfs"] == 2
     assert sorted(need.objections) == ["disk", "memory"]
     assert "--keep" in need.objections["memory"].remedy
 

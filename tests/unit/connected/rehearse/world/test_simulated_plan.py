@@ -29,7 +29,7 @@ MANIFEST = Manifest("digits", "1", {}, {}, IMAGE, {}, [JOB], [], [], mpi=[MPICH_
 VARIABLES = {"FI_PROVIDER": "psm2", "I_MPI_FABRICS": "ofi", "NCCL_IB_HCA": "mlx5_0", "SITE_DATA": "/scratch"}
 SCRATCH = Bind("/scratch", "/scratch", "the site's folder, on the same path")
 MPI = Bind("/opt/mpi", "/opt/mpi", "the site's MPI, on the same path")
-WAY = InsideWay("mpiexec.hydra", MPICH_ABI, (), (SCRATCH,), VARIABLES, (), ())
+WAY = InsideWay("mpiexec.hydra", MPICH_ABI, [], [SCRATCH], VARIABLES, [], ())
 SITE = Plan(
     site="there", partition="batch", bundle="digits:1", workspace="~", python=["python3"],
     node=NodeShape(2, 48, 2, 90000), scheduler="slurm", directives=["--exclusive"], modules=["mpi"],

@@ -3,20 +3,23 @@
 import hashlib
 import json
 import os
-from typing import Any, Dict, NamedTuple, Optional, Sequence
+from typing import Any, List, NamedTuple, Optional, Sequence
 
 from deployer.contract.base import facts, json_records
 from deployer.contract.base.errors import IntegrityError, UsageError
 from deployer.contract.base.json_records import Record
+from deployer.site.capture import redact
 from deployer.system import files
 
 _MAX_BYTES = 32 * 1024 * 1024
 _WIDTH = 110
 #: Fields whose value comes from the first of several captures.
 _FIRST = ("name", "description", "source")
+#: Groups of a profile whose items have facts.
+_GROUPS = ("partitions", "mpi")
 
 
-class CaptureReport(NamedTuple):
+class SiteCapture(NamedTuple):
     """A capture.
 
     Attributes:
@@ -27,88 +30,81 @@ class CaptureReport(NamedTuple):
     profile: Record
     facts: Optional[Record]
 
+    def write(self, path: str) -> None:
+        """Write the profile to ``path`` and the facts next to it; each file is either complete or does not exist."""
+        profile = {key: value for key, value in self.profile.items() if key != "facts"}
+        if self.facts is not None:
+            data = json_records.dumps(self.facts)
+            place = facts_path(path)
+            with files.published(place) as stream:
+                stream.write(data)
+            keys = list(profile)
+            first = keys[: keys.index("source") + 1] if "source" in profile else keys
+            named = {"file": os.path.basename(place), "sha256": hashlib.sha256(data).hexdigest()}
+            profile = {**{key: profile[key] for key in first}, "facts": named, **profile}
+        files.write_text(path, pretty(profile) + "\n")
 
-def write_report(path: str, captured: CaptureReport) -> None:
-    """Write the profile to ``path`` and the facts next to it; each file is either complete or does not exist."""
-    profile = dict(captured.profile)
-    profile.pop("facts", None)
-    if captured.facts is not None:
-        data = json_records.dumps(captured.facts)
-        place = facts_path(path)
-        with files.published(place) as stream:
-            stream.write(data)
-        named = {"file": os.path.basename(place), "sha256": hashlib.sha256(data).hexdigest()}
-        profile = _with_facts_named(profile, named)
-    files.write_text(path, pretty(profile) + "\n")
+    def whole(self) -> Record:
+        """Return the profile with the facts inserted."""
+        profile, trees = dict(self.profile), self.facts or {}
+        for group in _GROUPS:
+            known, items = trees.get(group) or {}, profile.get(group) or {}
+            if isinstance(items, dict) and isinstance(known, dict):
+                profile[group] = {name: dict(value, **(known.get(name) or {})) for name, value in items.items()}
+        if isinstance(profile.get("login"), dict) and trees.get("login"):
+            profile["login"] = dict(profile["login"], **trees["login"])
+        return profile
+
+    def redacted(self, hidden: Sequence[str]) -> "SiteCapture":
+        """Return the capture without confidential names and without the words in ``hidden``."""
+        return SiteCapture(*map(redact.of(self.profile, hidden), self))
 
 
-def read(path: str) -> CaptureReport:
+def read(path: str) -> SiteCapture:
     """Read a profile and its facts. Raises UsageError, and IntegrityError if the facts belong to another profile."""
     profile = _json(_bytes(path), path)
     if "schema" in profile:
         raise UsageError("{} is not a profile but a record of {}".format(path, profile["schema"]))
     named = profile.get("facts")
     if not isinstance(named, dict):
-        return CaptureReport(profile, None)
+        return SiteCapture(profile, None)
     place = os.path.join(os.path.dirname(path), str(named.get("file")))
     data = _bytes(place)
     if hashlib.sha256(data).hexdigest() != named.get("sha256"):
         raise IntegrityError(f"{place} is not the file of facts for {path}", "use both files of one capture")
     facts.read(data, place)
-    return CaptureReport(profile, _json(data, place))
+    return SiteCapture(profile, _json(data, place))
 
 
-def whole(captured: CaptureReport) -> Record:
-    """Return the profile with the facts inserted."""
-    profile = dict(captured.profile)
-    trees: Dict[str, Any] = captured.facts or {}
-    for group in ("mpi", "partitions"):
-        known = trees.get(group) or {}
-        there = profile.get(group) or {}
-        if isinstance(there, dict) and isinstance(known, dict):
-            profile[group] = {name: dict(value, **(known.get(name) or {})) for name, value in there.items()}
-    if isinstance(profile.get("login"), dict) and trees.get("login"):
-        profile["login"] = dict(profile["login"], **trees["login"])
-    return profile
-
-
-def merge(captures: Sequence[CaptureReport]) -> CaptureReport:
+def merge(captures: Sequence[SiteCapture]) -> SiteCapture:
     """Merge several captures of one site: the login node's first, then those of compute nodes.
 
     Later captures override earlier ones; contradictions are added to the notes.
     """
     profile: Record = {}
-    trees: Record = {}
-    notes = []
+    notes: List[str] = []
     for each in captures:
         notes += [note for note in each.profile.get("notes", []) if note not in notes]
         notes += _contradictions(profile, each.profile)
         profile = dict(_over(profile, each.profile), **{key: profile[key] for key in _FIRST if key in profile})
-        for group, known in (each.facts or {}).items():
-            if group in ("mpi", "partitions"):
-                trees[group] = dict(trees.get(group) or {}, **known)
-            elif known is not None:
-                trees[group] = known
     if notes:
         profile["notes"] = notes
+    trees = [each.facts for each in captures if each.facts]
     if not trees:
-        return CaptureReport(profile, None)
-    return CaptureReport(
-        profile, facts.record(trees.get("login"), trees.get("partitions") or {}, trees.get("mpi") or {})
-    )
+        return SiteCapture(profile, None)
+    login = next((tree["login"] for tree in reversed(trees) if tree.get("login") is not None), None)
+    groups = ({name: item for tree in trees for name, item in (tree.get(key) or {}).items()} for key in _GROUPS)
+    return SiteCapture(profile, facts.record(login, *groups))
 
 
-def _contradictions(before: Record, after: Record) -> "list[str]":
+def _contradictions(before: Record, after: Record) -> List[str]:
     found = []
     for name, mpi in (after.get("mpi") or {}).items():
         other = (before.get("mpi") or {}).get(name, {})
         if other.get("identity", mpi.get("identity")) != mpi.get("identity"):
-            found.append(f"mpi.{name}: {_where(other)} and {_where(mpi)} have different files of it")
+            places = [each.get("source", {}).get("where", "?") for each in (other, mpi)]
+            found.append("mpi.{}: {} and {} have different files of it".format(name, *places))
     return found
-
-
-def _where(record: Record) -> str:
-    return str(record.get("source", {}).get("where", "?"))
 
 
 def _over(base: Record, over: Record) -> Record:
@@ -138,26 +134,8 @@ def pretty(value: Any, indent: int = 0) -> str:
     return "[\n{}\n{}]".format(",\n".join(space + pretty(each, indent + 2) for each in value), " " * indent)
 
 
-def _with_facts_named(profile: Record, named: Record) -> Record:
-    """Return the profile with the name of its facts file after its source."""
-    result: Record = {}
-    for key, value in profile.items():
-        result[key] = value
-        if key == "source":
-            result["facts"] = named
-    result.setdefault("facts", named)
-    return result
-
-
 def _bytes(path: str) -> bytes:
-    try:
-        with open(path, "rb") as stream:
-            data = stream.read(_MAX_BYTES + 1)
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}") from error
-    if len(data) > _MAX_BYTES:
-        raise UsageError("%s has more than %d bytes, the most for a capture" % (path, _MAX_BYTES))
-    return data
+    return files.read_bytes(path, limit=_MAX_BYTES, piped=True)
 
 
 def _json(data: bytes, path: str) -> Record:
