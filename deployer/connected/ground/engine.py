@@ -120,8 +120,8 @@ def _environment() -> dict[str, str]:
     folder = Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker")
     name = os.environ.get("DOCKER_CONTEXT") or _settings(folder / "config.json").maybe_text("currentContext")
     if name in (None, "", "default"):
-        podman = None if files.exists(DEFAULT_HOST.partition("://")[2]) else podman_service.address()
-        return {**os.environ, "DOCKER_HOST": podman or DEFAULT_HOST}
+        wants_docker = name == "default" or files.exists(DEFAULT_HOST.partition("://")[2])
+        return {**os.environ, "DOCKER_HOST": (not wants_docker and podman_service.address()) or DEFAULT_HOST}
     key = hashlib.sha256(str(name).encode()).hexdigest()
     endpoint = _settings(folder / "contexts/meta" / key / "meta.json").children("Endpoints").get("docker")
     if endpoint is None:

@@ -15,7 +15,7 @@ from deployer.connected.image.definition.dockerfile import Dockerfile
 from deployer.system import files
 
 
-class Lacking(NamedTuple):
+class UnknownPart(NamedTuple):
     """A part of a Dockerfile that a builder cannot do.
 
     Attributes:
@@ -45,7 +45,7 @@ class Mounted(NamedTuple):
     ssh: Sequence[str] = ()
 
 
-class Source(NamedTuple):
+class BuildContext(NamedTuple):
     """A build context.
 
     Attributes:
@@ -72,10 +72,10 @@ class Builder(Protocol):
     def mounts(self) -> bool:
         """Return whether RUN steps can mount files that are not part of the image."""
 
-    def lacks(self, dockerfile: Dockerfile) -> Sequence[Lacking]:
+    def lacks(self, dockerfile: Dockerfile) -> Sequence[UnknownPart]:
         """Return the parts of a Dockerfile that it cannot do."""
 
-    def build(self, wanted: "ImageBuild", source: Source, scratch: Path) -> str:
+    def build(self, wanted: "ImageBuild", source: BuildContext, scratch: Path) -> str:
         """Build an image and return its id.
 
         Args:
@@ -122,7 +122,7 @@ class ImageBuild(NamedTuple):
                 path = folder / name
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(data)
-            return self._build(Source(folder, DOCKERFILE, contents[DOCKERFILE].decode()), scratch)
+            return self._build(BuildContext(folder, DOCKERFILE, contents[DOCKERFILE].decode()), scratch)
 
     def of_definition(self, definition: Definition) -> str:
         """Build the definition's own Dockerfile and return the image's id."""
@@ -130,11 +130,11 @@ class ImageBuild(NamedTuple):
         with LockedFolder(BUILD) as scratch:
             if path is None:
                 (empty := Path(scratch, "context")).mkdir()
-                return self._build(Source(empty, definition.dockerfile, context.BASE_ALONE), scratch)
+                return self._build(BuildContext(empty, definition.dockerfile, context.BASE_ALONE), scratch)
             text, excluded = files.read_text(str(path)), context.excluded(definition)
-            return self._build(Source(definition.context_folder, definition.dockerfile, text, excluded), scratch)
+            return self._build(BuildContext(definition.context_folder, definition.dockerfile, text, excluded), scratch)
 
-    def _build(self, source: Source, scratch: str) -> str:
+    def _build(self, source: BuildContext, scratch: str) -> str:
         text = rewritten.portable(source.text)
         if self.builder.mounts:
             text = rewritten.mounting(text, self.mounted.settings, self.mounted.environment)

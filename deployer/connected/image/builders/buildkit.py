@@ -1,6 +1,6 @@
 """BuildKit, with the engine's own command: the plug-in buildx, or the client of Docker 20.10 to 22.
 
-Source: Docker, "docker buildx build" and "Build secrets"; the lines are those of ``--progress=plain``.
+BuildContext: Docker, "docker buildx build" and "Build secrets"; the lines are those of ``--progress=plain``.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ import docker
 
 from deployer.connected.ground import engine
 from deployer.connected.image.builders import command, features
-from deployer.connected.image.builders.builder import ImageBuild, Lacking, Source
+from deployer.connected.image.builders.builder import BuildContext, ImageBuild, UnknownPart
 from deployer.connected.image.builders.transcript import TAIL, Transcript, plain
 from deployer.connected.image.definition.dockerfile import Dockerfile
 
@@ -63,14 +63,14 @@ class BuildKit(NamedTuple):
                 return BuildKit("BuildKit of docker {}.{}".format(*client_version), argv, env, known)
         return None
 
-    def lacks(self, dockerfile: Dockerfile) -> Sequence[Lacking]:
+    def lacks(self, dockerfile: Dockerfile) -> Sequence[UnknownPart]:
         """Return the parts of a Dockerfile that it cannot do."""
         return features.lacking(dockerfile, features.Known(docker=self.engine))
 
-    def build(self, wanted: ImageBuild, source: Source, scratch: Path) -> str:
+    def build(self, wanted: ImageBuild, source: BuildContext, scratch: Path) -> str:
         """Build an image and return its id. Raises the errors of ``Builder.build``."""
         with _with_names(wanted) as named:
-            return command.run(named, source, scratch, self.argv, self.env, Lines(wanted.transcript))
+            return command.run(named, source, scratch, self.argv, self.env, BuildKitLines(wanted.transcript))
 
 
 @contextlib.contextmanager
@@ -98,7 +98,7 @@ class _Step(NamedTuple):
     tail: deque[str]
 
 
-class Lines:
+class BuildKitLines:
     """Reads BuildKit's lines. Each begins with the number of a vertex, because vertices run at the same time.
 
     The transcript receives the step's heading before its lines, and again if lines of another step were in between.

@@ -7,13 +7,13 @@ import docker
 from deployer.connected.image.builders.builder import Builder
 from deployer.connected.image.builders.buildkit import BuildKit
 from deployer.connected.image.builders.classic import Classic
-from deployer.connected.image.builders.podman import Podman
+from deployer.connected.image.builders.podman import PodmanBuilder
 from deployer.contract.base.errors import MissingTool
 
 #: Builders in their order. Each returns itself, or None if it is not at hand.
 BUILDERS: Mapping[str, Callable[[docker.DockerClient], Builder | None]] = {
     "buildkit": BuildKit.at_hand,
-    "podman": Podman.at_hand,
+    "podman": PodmanBuilder.at_hand,
     "classic": lambda _: Classic(),
 }
 

@@ -10,7 +10,7 @@ from docker.errors import APIError
 from deployer.connected.ground import engine
 from deployer.connected.image import context
 from deployer.connected.image.builders import features
-from deployer.connected.image.builders.builder import ImageBuild, Lacking, Source
+from deployer.connected.image.builders.builder import BuildContext, ImageBuild, UnknownPart
 from deployer.connected.image.builders.transcript import Transcript, plain
 from deployer.connected.image.definition.dockerfile import Dockerfile
 from deployer.contract.base.errors import UsageError
@@ -26,11 +26,11 @@ class Classic(NamedTuple):
     name: str = "the engine's classic builder"
     mounts: bool = False
 
-    def lacks(self, dockerfile: Dockerfile) -> Sequence[Lacking]:
+    def lacks(self, dockerfile: Dockerfile) -> Sequence[UnknownPart]:
         """Return the parts of a Dockerfile that it cannot do."""
         return features.lacking(dockerfile, features.CLASSIC)
 
-    def build(self, wanted: ImageBuild, source: Source, scratch: Path) -> str:
+    def build(self, wanted: ImageBuild, source: BuildContext, scratch: Path) -> str:
         """Build an image and return its id. Raises the errors of ``Builder.build``."""
         transcript = wanted.transcript
         messages = Messages(transcript)

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from deployer.connected.ground import engine, podman_service
 from deployer.connected.image.builders import rewritten
-from deployer.connected.image.builders.builder import ImageBuild, Source
+from deployer.connected.image.builders.builder import BuildContext, ImageBuild
 from deployer.contract.base.errors import DeployerError, MissingTool, UsageError
 from deployer.system import files, process
 
@@ -21,7 +21,7 @@ _INHERITED = ("DOCKER_CONFIG", "SSH_AUTH_SOCK", *podman_service.VARIABLES)
 _UNREADABLE = re.compile(r"dockerfile parse error|unknown instruction|failed to create LLB definition", re.IGNORECASE)
 
 
-class Reader(Protocol):
+class LineReader(Protocol):
     """Reads the lines of a builder into a transcript.
 
     Attributes:
@@ -37,7 +37,12 @@ class Reader(Protocol):
 
 
 def run(
-    wanted: ImageBuild, source: Source, scratch: Path, argv: Sequence[str], env: Mapping[str, str], reader: Reader
+    wanted: ImageBuild,
+    source: BuildContext,
+    scratch: Path,
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    reader: LineReader,
 ) -> str:
     """Run a builder's command and return the image's id.
 

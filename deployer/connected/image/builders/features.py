@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from deployer.connected.image.builders.builder import Lacking
+from deployer.connected.image.builders.builder import UnknownPart
 from deployer.connected.image.definition.dockerfile import Dockerfile, Instruction
 
 
@@ -48,10 +48,10 @@ class Known(NamedTuple):
 CLASSIC = Known()
 
 
-def lacking(dockerfile: Dockerfile, known: Known) -> Sequence[Lacking]:
+def lacking(dockerfile: Dockerfile, known: Known) -> Sequence[UnknownPart]:
     """Return the parts of a Dockerfile that a builder does not know."""
     return [
-        Lacking(instruction.line, f"{instruction.name} {name}", _able(FEATURES[name]))
+        UnknownPart(instruction.line, f"{instruction.name} {name}", _able(FEATURES[name]))
         for instruction in dockerfile.instructions()
         for name in _used(instruction)
         if not _has(FEATURES[name], known)

@@ -1,6 +1,6 @@
 """podman's builder, which is buildah: for podman's service, on this machine or another.
 
-Source: podman-build(1), podman-system-service(1).
+BuildContext: podman-build(1), podman-system-service(1).
 """
 
 import re
@@ -13,7 +13,7 @@ import docker
 
 from deployer.connected.ground import engine
 from deployer.connected.image.builders import command, features
-from deployer.connected.image.builders.builder import ImageBuild, Lacking, Source
+from deployer.connected.image.builders.builder import BuildContext, ImageBuild, UnknownPart
 from deployer.connected.image.builders.transcript import Transcript, plain
 from deployer.connected.image.definition.dockerfile import Dockerfile
 
@@ -21,7 +21,7 @@ _STEP = re.compile(r"^(?:\[(\d+/\d+)\] )?STEP (\d+)/(\d+): (.*)$")
 _CODE = re.compile(r"exit status (\d+)$")
 
 
-class Podman(NamedTuple):
+class PodmanBuilder(NamedTuple):
     """podman.
 
     Attributes:
@@ -36,26 +36,26 @@ class Podman(NamedTuple):
     mounts: bool = True
 
     @staticmethod
-    def at_hand(client: docker.DockerClient) -> "Podman | None":
+    def at_hand(client: docker.DockerClient) -> "PodmanBuilder | None":
         """Return the builder if the engine is podman's service and the program is installed."""
         about = engine.version(client)
         if not engine.is_podman(about) or shutil.which("podman") is None:
             return None
         address = engine.address()
         buildah = command.version(["podman", "--url", address, "info", "--format={{.Host.BuildahVersion}}"])
-        return Podman(f"podman {about['Version']}", address, features.version(buildah))
+        return PodmanBuilder(f"podman {about['Version']}", address, features.version(buildah))
 
-    def lacks(self, dockerfile: Dockerfile) -> Sequence[Lacking]:
+    def lacks(self, dockerfile: Dockerfile) -> Sequence[UnknownPart]:
         """Return the parts of a Dockerfile that it cannot do."""
         return features.lacking(dockerfile, features.Known(buildah=self.buildah))
 
-    def build(self, wanted: ImageBuild, source: Source, scratch: Path) -> str:
+    def build(self, wanted: ImageBuild, source: BuildContext, scratch: Path) -> str:
         """Build an image and return its id. Raises the errors of ``Builder.build``."""
         argv = ["podman", "--url", self.address, "build", f"--ignorefile={scratch / 'Dockerfile.dockerignore'}"]
-        return command.run(wanted, source, scratch, argv, {}, Lines(wanted.transcript))
+        return command.run(wanted, source, scratch, argv, {}, BuildahLines(wanted.transcript))
 
 
-class Lines:
+class BuildahLines:
     """Reads buildah's lines. Steps run one after another.
 
     Attributes:

@@ -14,8 +14,9 @@ from unittest.mock import MagicMock
 import docker
 import pytest
 
-from deployer.connected.ground import engine
+from deployer.connected.ground import engine, podman_service
 from deployer.contract.base.errors import MissingTool
+from tests import running
 
 
 class _FakeApi:
@@ -126,6 +127,27 @@ def _context(folder: Path, name: str, **endpoint: object) -> Path:
     return folder / "contexts/tls" / key / "docker"
 
 
+def test_podman_is_the_engine_if_nothing_leads_to_docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DOCKER_HOST", raising=False)
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    monkeypatch.setattr(podman_service, "address", lambda: "unix:///podman")
+    monkeypatch.setattr(engine, "DEFAULT_HOST", f"unix://{tmp_path}/docker.sock")
+    assert engine.address() == "unix:///podman"
+    (tmp_path / "docker.sock").touch()
+    assert engine.address() == engine.DEFAULT_HOST
+    (tmp_path / "docker.sock").unlink()
+    monkeypatch.setenv("DOCKER_CONTEXT", "default")
+    assert engine.address() == engine.DEFAULT_HOST
+
+
+def test_a_podman_that_does_not_start_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    running.program(tmp_path, "podman", "echo 'cannot find newuidmap' >&2; exit 125\n")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    podman_service.address.cache_clear()
+    with pytest.raises(MissingTool, match="podman's service does not start: cannot find newuidmap"):
+        podman_service.address()
+
+
 @pytest.mark.parametrize(
     ("variables", "current", "expected"),
     [
@@ -148,6 +170,7 @@ def test_the_engine_is_that_of_dockers_own_command(
 ) -> None:
     for name in ("DOCKER_HOST", "DOCKER_CONTEXT"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(podman_service, "address", lambda: None)
     for name, value in {**variables, "DOCKER_CONFIG": str(tmp_path)}.items():
         monkeypatch.setenv(name, value)
     _context(tmp_path, "rootless", Host=_SOCKET, SkipTLSVerify=False)

@@ -21,10 +21,10 @@ def transcript(said: list[str] | None = None) -> Transcript:
 @pytest.mark.parametrize(
     ("recording", "lines", "step", "steps", "cached"),
     [
-        ("docker-20.10", buildkit.Lines, "stage-1 3/3", 6, 0),
-        ("buildx-0.13-cached", buildkit.Lines, "stage-1 3/3", 6, 3),
-        ("podman-4.3", podman.Lines, "3/3 of stage 2/2", 6, 0),
-        ("podman-5.4-cached", podman.Lines, "3/3 of stage 2/2", 6, 3),
+        ("docker-20.10", buildkit.BuildKitLines, "stage-1 3/3", 6, 0),
+        ("buildx-0.13-cached", buildkit.BuildKitLines, "stage-1 3/3", 6, 3),
+        ("podman-4.3", podman.BuildahLines, "3/3 of stage 2/2", 6, 0),
+        ("podman-5.4-cached", podman.BuildahLines, "3/3 of stage 2/2", 6, 3),
     ],
 )
 def test_a_recorded_build_has_its_steps_its_log_and_its_failure(
@@ -46,7 +46,7 @@ def test_a_recorded_build_has_its_steps_its_log_and_its_failure(
 
 def test_lines_of_steps_that_run_together_follow_their_heading() -> None:
     said: list[str] = []
-    reader = buildkit.Lines(transcript(said))
+    reader = buildkit.BuildKitLines(transcript(said))
     for line in (
         "#4 [a 2/2] RUN one", "#5 [b 2/3] RUN two", "#4 0.1 1", "#4 0.2 2", "#5 0.3 3", "#4 DONE 0.4s",
         "#6 exporting to image", "#6 exporting layers 0.0s done", "#5 ERROR: exit code: 2",
@@ -65,7 +65,7 @@ def test_lines_of_steps_that_run_together_follow_their_heading() -> None:
     ],
 )
 def test_an_error_before_the_first_step_is_the_builder_s(line: str) -> None:
-    reader = buildkit.Lines(transcript())
+    reader = buildkit.BuildKitLines(transcript())
     reader.line(line)
     assert reader.error.endswith("unknown instruction: FORM")
     assert reader.code is None
