@@ -315,16 +315,6 @@ def reap(client: docker.DockerClient, *others: str) -> None:
             remove(client, str(item["Id"]))
 
 
-def import_image(client: docker.DockerClient, stream: Any, tag: str) -> None:
-    """Make an image from the tar of a root filesystem. Raises the SDK's errors, SpaceError and DeployerError."""
-    last_line = client.api.import_image(src=stream).encode().splitlines()[-1]
-    answer = Fields(json_records.parse(last_line, "the engine's answer"), "the engine's answer")
-    if error := answer.maybe_text("error"):
-        raise SpaceError(error, FREE_SPACE) if is_full(error) else DeployerError(f"cannot make {tag}: {error}")
-    repository, _, last = tag.rpartition(":")
-    client.api.tag(answer.text("status"), repository, last, force=True)
-
-
 def remove_name(client: docker.DockerClient, tag: str) -> None:
     """Remove a name of an image if possible. The image is kept."""
     with contextlib.suppress(DockerException, *_LOST, OSError):

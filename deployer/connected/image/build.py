@@ -194,7 +194,7 @@ def _build(
             )
             own = ImageBuild(
                 client, builder, arguments, transcript, options.no_cache, options.mode.offline,
-                labels=labels, mounted=mounted,
+                labels=labels, mounted=mounted, platform=_platform(client, clean),
             )  # fmt: skip
             image, compiled = _image_and_variants(own, definition, options.families, host.proxies, beside)
             config = engine.image_config(client, image)
@@ -220,6 +220,12 @@ def _build(
     known_next_time = {"build_base": with_settings, "target": target.record() if target else None}
     files.write_text(str(receipt), json_records.pretty({**built.record(), **known_next_time}))
     return built
+
+
+def _platform(client: docker.DockerClient, base: str) -> str:
+    """Return the platform of a base if it is not the engine's; otherwise an empty text."""
+    architecture = str(engine.image_config(client, base)["Architecture"])
+    return "" if architecture == engine.architecture(client) else f"linux/{architecture}"
 
 
 def _image_and_variants(

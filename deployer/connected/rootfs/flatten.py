@@ -10,6 +10,7 @@ import struct
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
+from deployer.connected.rootfs import machine
 from deployer.connected.rootfs.entries import DEVICE, SOCKET, FileContent, InMemory, check_path, shown
 from deployer.connected.rootfs.merge import WHITEOUT, Rootfs, TreeNode
 from deployer.contract.base.errors import UsageError
@@ -50,8 +51,6 @@ _PYC_HEADER = struct.Struct("<HHIII")  # magic, "\r\n", flags, source's mtime, s
 _FIRST_PEP552_MAGIC = 3390  # Python 3.7
 
 #: Header fields of little-endian ELF files: magic, byte order, machine (System V ABI, "ELF Header").
-_ELF_HEADER = struct.Struct("<4sxB12xH")
-_ARCHITECTURES = {3: "386", 21: "ppc64le", 40: "arm", 62: "amd64", 183: "arm64", 243: "riscv64"}
 
 
 class FlattenedRootfs:
@@ -121,14 +120,8 @@ class FlattenedRootfs:
         return self._entries.get(entry.target) if entry and entry.kind == HARDLINK else entry
 
     def architecture(self) -> str:
-        """Return the architecture of the first program found, as OCI names it, or "unknown"."""
-        for entry in self.entries():
-            if entry.kind == FILE and entry.mode & 0o111 and entry.size > _ELF_HEADER.size:
-                node = self._nodes[entry.path]
-                magic, order, machine = _ELF_HEADER.unpack(node.data.read(0, _ELF_HEADER.size) if node.data else b"")
-                if magic == b"\x7fELF" and order == 1 and machine in _ARCHITECTURES:
-                    return _ARCHITECTURES[machine]
-        return "unknown"
+        """Return the architecture of its programs, as OCI names it, or "unknown"."""
+        return machine.architecture(self._root)
 
     # --- reading the root filesystem ---
 

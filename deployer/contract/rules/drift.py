@@ -87,7 +87,7 @@ _MEANINGS = (
     (r"(^|\.)glibc$", WARNING, "libraries that are bound into images may need this C library: check bundles again"),
     (r"(^|\.)filesystems(\.|$)", WARNING, "room for images or data has changed: make new plans"),
     (r"(^|\.)(libzstd|pythons)(\.|$)", WARNING, "tools that `install` and `run` need have changed on this machine"),
-    (r"(^|\.)architecture$", ERROR, "the architecture has changed: check bundles again"),
+    (r"(^|\.)architecture$", ERROR, "the architecture has changed: make new plans, and check bundles again"),
     (r"(^|\.)(os|kernel)$", NOTE, "the nodes' system was updated: check bundles again if other facts also changed"),
 )  # fmt: skip
 #: For a field that is not in the table: correct for every field.

@@ -22,13 +22,13 @@ from deployer.connected.ground.scratch import Scratch
 from deployer.connected.linker import families
 from deployer.connected.linker.commands import ListedTree
 from deployer.connected.linker.families import MpiUser
-from deployer.connected.rootfs import imageconfig
+from deployer.connected.rootfs import imageconfig, machine
 from deployer.connected.rootfs.archive import ArchiveImage
 from deployer.connected.rootfs.flatten import FlattenedRootfs
 from deployer.connected.rootfs.merge import Rootfs
 from deployer.contract.bundle import command, sealed_file
 from deployer.contract.bundle.manifest import FRAME, Segment
-from deployer.system import files
+from deployer.system import files, terminal
 
 if TYPE_CHECKING:
     from deployer.connected.bundle.about.packages import PackageInventory
@@ -188,7 +188,7 @@ class ReadLayer:
         search = command.variables(imageconfig.checked(self.config).env).get("PATH", command.DEFAULT_PATH)
         return KnownLayer(
             identity=self._image.identity,
-            architecture=self._image.architecture or tree.architecture(),
+            architecture=self._architecture(),
             config=self._image.config,
             python=tree.find_program("python3", search.split(":")),
             changes=tree.changes,
@@ -201,6 +201,14 @@ class ReadLayer:
             packages=finding.result(),
             users=None,
         )
+
+    def _architecture(self) -> str:
+        """Return the architecture that the programs are for. Warn if the image's label names another one."""
+        label, measured = self._image.architecture, self.tree.architecture()
+        if label and machine.contradicts(label, measured):
+            terminal.warn(f"the image is labelled {label}, but its programs are for {measured}: packed as {measured}")
+            return measured
+        return label or measured
 
 
 class CopiedLayer:

@@ -2,15 +2,19 @@
 
 import logging
 import os
+import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import docker
 
 from deployer.connected.ground import caches, engine
+from deployer.connected.ground.scratch import Scratch
 from deployer.connected.image.bases import imported, registry
+from deployer.connected.image.builders.transcript import EMULATION
 from deployer.connected.image.definition.definition import Base
 from deployer.connected.image.definition.settings import BuildSettings
+from deployer.connected.rootfs.machine import OF_KERNEL
 from deployer.contract.base.errors import JobFailed, UsageError
 from deployer.contract.base.shell import quoted
 from deployer.system import files, process
@@ -101,8 +105,8 @@ def debian(
         return tag
     tarball = debian_tarball(base, host, say, offline)
     say(f"base: import {tarball.name} as {tag}")
-    with engine.errors_named(client, f"import {tarball}"), open(tarball, "rb") as stream:
-        engine.import_image(client, stream, tag)
+    with Scratch(Path(tempfile.gettempdir())) as scratch, engine.errors_named(client, f"import {tarball}"):
+        imported.load_flat(client, tarball, tag, OF_KERNEL[base.architecture or os.uname().machine], scratch)
     return tag
 
 
@@ -126,7 +130,8 @@ def tarball_of(base: Base) -> Path:
 def base_key(base: Base) -> str:
     """Return the key of a base: a short digest of suite, packages, architecture, mmdebstrap's version and recipe."""
     done = process.run(["mmdebstrap", "--version"], timeout=30)
-    return caches.key(RECIPE, base.debian, sorted(set(base.include)), os.uname().machine, done.stdout.strip())
+    machine = base.architecture or os.uname().machine
+    return caches.key(RECIPE, base.debian, sorted(set(base.include)), machine, done.stdout.strip())
 
 
 def _make(base: Base, host: BuildSettings, tarball: Path) -> None:
@@ -140,6 +145,8 @@ def _make(base: Base, host: BuildSettings, tarball: Path) -> None:
             # the errors of apt, before mmdebstrap's report that apt failed
             reasons = [line.strip() for line in done.stderr.splitlines() if line.startswith("E: ")]
             hint = f"check the package names, and that the mirror is reachable: {quoted(argv)}"
+            if base.architecture not in (None, os.uname().machine):
+                hint = f"{EMULATION}; {hint}"
             raise JobFailed(
                 f"mmdebstrap cannot make {base.debian}: {' / '.join(reasons[:3]) or done.last_words()}", hint
             )
@@ -162,6 +169,8 @@ def command(base: Base, apt: Mapping[str, str], sources: str = "") -> list[str]:
     if settings:
         argv += _temporary("etc/apt/apt.conf.d/99deployer", settings)
     argv += [f"--customize-hook={_TRIMMED}", f"--customize-hook={_SAME_DATES}"]
+    if base.architecture:
+        argv.append(f"--architectures={OF_KERNEL[base.architecture]}")
     if base.include:
         argv.append("--include=" + ",".join(sorted(set(base.include))))
     return [*argv, str(base.debian), "-"]

@@ -12,7 +12,7 @@ import io
 import json
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,7 +20,7 @@ import docker
 
 from deployer.connected.ground import engine, progress
 from deployer.connected.ground.scratch import Scratch
-from deployer.connected.rootfs import archive
+from deployer.connected.rootfs import archive, machine
 from deployer.contract.base.errors import DeployerError, IntegrityError, SpaceError
 from deployer.contract.base.tarformat import padding
 from deployer.system import files
@@ -53,13 +53,34 @@ def ensure(client: docker.DockerClient, path: Path, sha256: str | None, say: Cal
     with Scratch(Path(tempfile.gettempdir())) as scratch, engine.errors_named(client, f"load {path}"):
         layered = archive.layered(path, scratch)
         if layered is None:
-            engine.import_image(client, archive.flat_chunks(path, scratch), tag)
+            root = archive.read_image(path, scratch).root
+            load_flat(client, path, tag, machine.architecture(root), scratch)
         else:
-            machine = {"architecture": engine.architecture(client), "os": "linux"}  # for an image that says none
+            own = {"architecture": engine.architecture(client), "os": "linux"}  # for an image that says none
             config = dict(layered.config)
-            config.update({name: machine[name] for name in machine if config.get(name) in (None, "", "unknown")})
+            config.update({name: own[name] for name in own if config.get(name) in (None, "", "unknown")})
             _load(client, _image_archive(layered._replace(config=config), tag, scratch), path)
     return tag
+
+
+def load_flat(client: docker.DockerClient, path: Path, tag: str, architecture: str, scratch: Scratch) -> None:
+    """Load a flat tar as an image of one layer. `docker import` would label it with the engine's architecture.
+
+    Args:
+        architecture: its name in OCI; "unknown": the engine's.
+    """
+    state = hashlib.sha256()
+    with scratch.temporary() as spool, _unpacking():
+        for chunk in archive.flat_chunks(path, scratch):
+            state.update(chunk)
+            spool.write(chunk)
+        config = {
+            "architecture": engine.architecture(client) if architecture == "unknown" else architecture,
+            "os": "linux",
+            "config": {},
+            "rootfs": {"type": "layers", "diff_ids": [f"sha256:{state.hexdigest()}"]},
+        }
+        _load(client, _with_layers(config, tag, [spool]), path)
 
 
 def check(path: Path, sha256: str | None) -> str:
@@ -98,17 +119,32 @@ def _load(client: docker.DockerClient, chunks: Iterator[bytes], path: Path) -> N
 
 def _image_archive(layered: archive.Layered, tag: str, scratch: Scratch) -> Iterator[bytes]:
     """Yield a `docker save` archive of an image, with its layers uncompressed."""
-    names = [f"{number}.tar" for number in range(len(layered.layers))]
+    yield from _with_layers(layered.config, tag, (_spooled(part, scratch) for part, _ in layered.layers))
+
+
+def _with_layers(config: Mapping[str, Any], tag: str, layers: Iterable[IO[bytes]]) -> Iterator[bytes]:
+    """Yield the archive of an image with these layers, which are read one after another."""
+    names = [f"{number}.tar" for number in range(len(config["rootfs"]["diff_ids"]))]
     manifest = [{"Config": _CONFIG, "RepoTags": [tag], "Layers": names}]
     yield from _member(_MANIFEST, io.BytesIO(json.dumps(manifest).encode()))
-    yield from _member(_CONFIG, io.BytesIO(json.dumps(layered.config, sort_keys=True).encode()))
-    for name, (part, _) in zip(names, layered.layers, strict=True):
-        with scratch.temporary() as spool:  # in a tar, the size comes before the content
-            with files.errors_named(f"unpack a layer into {tempfile.gettempdir()}", "set TMPDIR to a larger disk"):
-                for chunk in archive.uncompressed(part):
-                    spool.write(chunk)
-            yield from _member(name, spool)
+    yield from _member(_CONFIG, io.BytesIO(json.dumps(config, sort_keys=True).encode()))
+    for name, layer in zip(names, layers, strict=True):
+        with layer:
+            yield from _member(name, layer)
     yield _END
+
+
+def _spooled(part: archive.ArchivePart, scratch: Scratch) -> IO[bytes]:
+    """Return a layer, uncompressed, in a temporary file: in a tar, the size comes before the content."""
+    spool = scratch.temporary()
+    with _unpacking():
+        for chunk in archive.uncompressed(part):
+            spool.write(chunk)
+    return spool
+
+
+def _unpacking() -> contextlib.AbstractContextManager[None]:
+    return files.errors_named(f"unpack a layer into {tempfile.gettempdir()}", "set TMPDIR to a larger disk")
 
 
 def _member(name: str, stream: IO[bytes]) -> Iterator[bytes]:

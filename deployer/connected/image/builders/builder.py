@@ -102,6 +102,7 @@ class ImageBuild(NamedTuple):
         target: the stage to build; None: the last.
         labels: labels of the image.
         mounted: files that steps can read while they run.
+        platform: the operating system and architecture of the base: ``linux/arm64``; empty: the engine's.
     """
 
     client: docker.DockerClient
@@ -113,6 +114,7 @@ class ImageBuild(NamedTuple):
     target: str | None = None
     labels: Mapping[str, str] = {}
     mounted: Mounted = Mounted()
+    platform: str = ""
 
     def of_context(self, contents: Mapping[str, bytes]) -> str:
         """Build a context with these files, one of them the Dockerfile, and return the image's id."""

@@ -44,6 +44,7 @@ class Classic(NamedTuple):
                     fileobj=stream, custom_context=True, dockerfile=source.name, buildargs=dict(wanted.arguments),
                     target=wanted.target, labels=dict(wanted.labels), nocache=wanted.no_cache, rm=True, forcerm=True,
                     decode=True, encoding="identity", network_mode="none" if wanted.offline else None,
+                    platform=wanted.platform or None,
                 )  # fmt: skip
                 for message in answer:
                     messages.receive(message)

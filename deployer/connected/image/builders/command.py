@@ -59,6 +59,7 @@ def run(
     options += [f"--label={name}={value}" for name, value in wanted.labels.items()]
     options += _mounts(wanted, scratch)
     options += ["--network=none"] if wanted.offline else []
+    options += [f"--platform={wanted.platform}"] if wanted.platform else []
     options += ["--no-cache"] if wanted.no_cache else []
     options += [f"--target={wanted.target}"] if wanted.target else []
 

@@ -18,6 +18,9 @@ _SHOWN = 300
 _LAST = 8  # lines to search for a full disk
 _SHOWN_STEP = 100
 
+#: The hint for programs of another architecture.
+EMULATION = "programs of another architecture need emulation: apt-get install qemu-user-static binfmt-support arch-test"
+
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
@@ -106,7 +109,8 @@ class Transcript:
             SpaceError: the engine's disk is full.
             JobFailed: anything else.
         """
-        hint = f"{self._advice}the whole log: {self.log}"
+        foreign = "exec format error" in f"{error} {' '.join(self._tail)}".lower()
+        hint = f"{f'{EMULATION}; ' if foreign else ''}{self._advice}the whole log: {self.log}"
         failed = f"build of {self.tag} failed {self.step}"
         if engine.is_full(error + "".join(list(self._tail)[-_LAST:])):
             raise SpaceError(f"{failed}: {cut(error)}", engine.FREE_SPACE)

@@ -96,6 +96,7 @@ class Base(Model):
     Attributes:
         debian: a Debian suite: its smallest system, made by mmdebstrap from this machine's mirror
         include: Debian packages to add to it: ``[libgomp1, python3]``
+        architecture: the processor that it is for, as ``lscpu`` names it, ``aarch64``; default: this machine's
         image: a registry's image by digest, NAME@sha256:HEX; pulled if the engine lacks it
         archive: a docker save or OCI archive or a flat tar, relative to this file; plain, gzip or zstd:
             ``image.tar.gz``
@@ -108,6 +109,7 @@ class Base(Model):
 
     debian: Literal["bullseye", "bookworm", "trixie"] | None = None
     include: list[DebianPackage] = []
+    architecture: Literal["x86_64", "aarch64"] | None = None
     image: Annotated[str, AfterValidator(_image)] | None = None
     archive: ExistingFile | None = None
     sha256: Sha256 | None = None
@@ -117,7 +119,7 @@ class Base(Model):
         given = [kind for kind in ("debian", "image", "archive") if getattr(self, kind) is not None]
         if len(given) != 1:
             raise ValueError(f"exactly one of debian, image and archive, not {' and '.join(given) or 'none of them'}")
-        for option, kind in (("include", "debian"), ("sha256", "archive")):
+        for option, kind in (("include", "debian"), ("architecture", "debian"), ("sha256", "archive")):
             if getattr(self, option) and given != [kind]:
                 raise Problems([((option,), f"goes with {kind}, not with {given[0]}")])
         return self

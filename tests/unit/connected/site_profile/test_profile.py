@@ -190,7 +190,15 @@ ABSENT = {"charliecloud": "it is not on the nodes, according to the profile"}
         ({"charliecloud": {"version": "0.38"}}, {}, ["charliecloud", "udocker"], {}),
         ({"charliecloud": {}}, {}, ["charliecloud", "charliecloud-kit", "udocker"], {}),
         ({}, {}, ["charliecloud-kit", "udocker"], ABSENT),
-        ({}, {"architecture": "aarch64"}, ["udocker"], ABSENT),
+        (
+            {},
+            {"architecture": "aarch64"},
+            [],  # the programs that a bundle carries are for another processor
+            {
+                **ABSENT,
+                **dict.fromkeys(("charliecloud-kit", "udocker"), "the bundle's own is for x86_64, not for aarch64"),
+            },
+        ),
         (
             {"charliecloud": {"version": "0.26"}},
             {"architecture": "x86_64"},
