@@ -40,7 +40,7 @@ def architecture(case: Case) -> Iterator[Finding]:
     image, node = machines(case.partition, case.manifest)
     if image != node:
         text = f"its nodes are {node}, and the image is for {image}"
-        remedy = f"build the image on a {node} machine, or with an engine that builds for {node}"
+        remedy = f"build it for {node}: `architecture: {node}` in a Debian base, or a base image for {node}"
         yield Finding("node.architecture", ERROR, case.plan.partition, text, remedy)
 
 

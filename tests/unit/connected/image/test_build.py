@@ -239,6 +239,14 @@ def test_mmdebstrap_gets_no_mirror_and_proxies_only_for_its_own_time() -> None:
     assert '--customize-hook=rm "$1"/etc/apt/apt.conf.d/99deployer' in argv
 
 
+def test_a_base_for_another_processor_has_its_own_key_and_names_what_emulates() -> None:
+    arm = Base(debian="bookworm", architecture="aarch64")
+    assert "--architectures=arm64" in base.command(arm, {})
+    assert not [word for word in base.command(Base(debian="bookworm"), {}) if word.startswith("--arch")]
+    with pytest.raises(ValueError, match="goes with debian, not with image"):
+        Base(image=f"x@sha256:{64 * '0'}", architecture="aarch64")
+
+
 def test_another_mirror_serves_only_while_mmdebstrap_works() -> None:
     line = "deb https://me:secret@mirror.example/debian bookworm main\n"
     argv = base.command(Base(debian="bookworm"), {}, line)

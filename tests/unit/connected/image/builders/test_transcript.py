@@ -57,6 +57,15 @@ def test_lines_of_steps_that_run_together_follow_their_heading() -> None:
     assert reader.code == 2
 
 
+def test_a_program_of_another_processor_is_told_from_other_failures() -> None:
+    kept = transcript()
+    kept.begin("2", "2/2, RUN true", 2, 2)
+    kept.output("exec /bin/sh: exec format error")
+    with pytest.raises(JobFailed) as caught:
+        kept.failed("exit code: 1", 1)
+    assert caught.value.hint.startswith("programs of another architecture need emulation: apt-get install qemu-user")
+
+
 @pytest.mark.parametrize(
     "line",
     [
