@@ -88,12 +88,6 @@ def address() -> str:
     return _environment()["DOCKER_HOST"]
 
 
-def environment() -> dict[str, str]:
-    """Return the variables with which Docker's own command uses the engine."""
-    names = ("DOCKER_HOST", "DOCKER_CERT_PATH", "DOCKER_TLS_VERIFY")
-    return {name: value for name, value in _environment().items() if name in names and value}
-
-
 def version(client: docker.DockerClient) -> dict[str, Any]:
     """Return the engine's description of itself, with the keys ``Version``, ``Arch`` and ``Components``."""
     with errors_named(client, "ask the engine for its version"):

@@ -33,7 +33,7 @@ class BuildKit(NamedTuple):
     Attributes:
         name: the command and its version.
         argv: the command.
-        env: variables that select the engine and BuildKit.
+        env: variables that select BuildKit.
         engine: the engine's version.
     """
 
@@ -50,11 +50,11 @@ class BuildKit(NamedTuple):
         known = features.version(str(about.get("Version")))
         if engine.is_podman(about) or known < (20, 10):
             return None
-        env = {**engine.environment(), "DOCKER_BUILDKIT": "1", "BUILDX_NO_DEFAULT_ATTESTATIONS": "1"}
+        env = {"DOCKER_BUILDKIT": "1", "BUILDX_NO_DEFAULT_ATTESTATIONS": "1"}
         for program in command.programs("docker"):
             buildx = re.search(r"v?\d+\.\d+\S*", command.version([program, "buildx", "version"], env))
             if buildx:
-                # The engine's own builder, which knows the engine's images, whichever one the user selected.
+                # The builder of the current context's engine, which has our images, whichever one the user selected.
                 argv = [program, "buildx", "build", "--builder=default", "--load"]
                 return BuildKit(f"docker buildx {buildx[0]}", [*argv, "--progress=plain"], env, known)
             client_version = features.version(command.version([program, "--version"]))

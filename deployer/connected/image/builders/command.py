@@ -17,7 +17,10 @@ from deployer.system import files, process
 #: Seconds between two looks at a command's output.
 _PAUSE = 0.05
 #: Variables of the engines' clients.
-_INHERITED = ("DOCKER_CONFIG", "SSH_AUTH_SOCK", *podman_service.VARIABLES)
+_INHERITED = (
+    "DOCKER_API_VERSION", "DOCKER_CERT_PATH", "DOCKER_CONFIG", "DOCKER_CONTEXT", "DOCKER_HOST", "DOCKER_TLS",
+    "DOCKER_TLS_VERIFY", "SSH_AUTH_SOCK", *podman_service.VARIABLES,
+)  # fmt: skip
 _UNREADABLE = re.compile(r"dockerfile parse error|unknown instruction|failed to create LLB definition", re.IGNORECASE)
 
 
@@ -64,8 +67,8 @@ def run(
     options += [f"--target={wanted.target}"] if wanted.target else []
 
     added = rewritten.mount_options(wanted.mounted.settings)
-    environment = {**process.base_environment(*_INHERITED), **given, **env}
-    running = process.Background([*argv, *options, str(source.folder)], environment, str(scratch / "log"))
+    own = {**given, **environment(env)}
+    running = process.Background([*argv, *options, str(source.folder)], own, str(scratch / "log"))
     try:
         for line in filter(None, _followed(running, scratch / "log")):
             reader.line(line.replace(added, "") if added else line)
@@ -97,10 +100,15 @@ def _followed(running: process.Background, log: Path) -> Iterator[str]:
     yield partial.decode("utf-8", "replace")
 
 
-def version(argv: Sequence[str], env: Mapping[str, str] | None = None) -> str:
+def environment(more: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables with which a client finds its engine, as in the user's shell, and ``more``."""
+    return {**process.base_environment(*_INHERITED), **more}
+
+
+def version(argv: Sequence[str], env: Mapping[str, str] = {}) -> str:
     """Return what a command prints; empty if it does not exist or fails."""
     try:
-        return process.run(argv, timeout=30, env=env).stdout.strip()
+        return process.run(argv, timeout=30, env=environment(env)).stdout.strip()
     except DeployerError:
         return ""
 
