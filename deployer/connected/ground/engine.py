@@ -111,9 +111,8 @@ def _environment() -> dict[str, str]:
     """
     if os.environ.get("DOCKER_HOST"):
         return dict(os.environ)
-    folder = Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker")
-    name = os.environ.get("DOCKER_CONTEXT") or _settings(folder / "config.json").maybe_text("currentContext")
-    if name in (None, "", "default"):
+    folder, name = _folder(), context()
+    if name in ("", "default"):
         wants_docker = name == "default" or files.exists(DEFAULT_HOST.partition("://")[2])
         return {**os.environ, "DOCKER_HOST": (not wants_docker and podman_service.address()) or DEFAULT_HOST}
     key = hashlib.sha256(str(name).encode()).hexdigest()
@@ -127,6 +126,18 @@ def _environment() -> dict[str, str]:
         verify = "" if endpoint.maybe_flag("SkipTLSVerify") else "1"
         own.update({"DOCKER_CERT_PATH": str(certificates), "DOCKER_TLS_VERIFY": verify})
     return {**os.environ, **own}
+
+
+def context() -> str:
+    """Return the name of the Docker context in use; empty if nothing selects one."""
+    if os.environ.get("DOCKER_HOST"):
+        return "default"
+    selected = os.environ.get("DOCKER_CONTEXT") or _settings(_folder() / "config.json").maybe_text("currentContext")
+    return selected or ""
+
+
+def _folder() -> Path:
+    return Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker")
 
 
 def _settings(path: Path) -> Fields:

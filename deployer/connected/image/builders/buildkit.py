@@ -55,7 +55,7 @@ class BuildKit(NamedTuple):
             buildx = re.search(r"v?\d+\.\d+\S*", command.version([program, "buildx", "version"], env))
             if buildx:
                 # The builder of the current context's engine, which has our images, whichever one the user selected.
-                argv = [program, "buildx", "build", "--builder=default", "--load"]
+                argv = [program, "buildx", "build", f"--builder={engine.context() or 'default'}", "--load"]
                 return BuildKit(f"docker buildx {buildx[0]}", [*argv, "--progress=plain"], env, known)
             client_version = features.version(command.version([program, "--version"]))
             if (20, 10) <= client_version < (23, 0):

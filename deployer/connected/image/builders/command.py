@@ -69,16 +69,18 @@ def run(
     added = rewritten.mount_options(wanted.mounted.settings)
     own = {**given, **environment(env)}
     running = process.Background([*argv, *options, str(source.folder)], own, str(scratch / "log"))
+    last = ""
     try:
         for line in filter(None, _followed(running, scratch / "log")):
-            reader.line(line.replace(added, "") if added else line)
+            last = line.replace(added, "") if added else line
+            reader.line(last)
     finally:
         running.stop()
     if status := running.poll():
         if not engine.answers(wanted.client):
             action = f"cannot build {transcript.tag} {transcript.step}"
             raise MissingTool(f"{action}: the Docker engine went away", engine.AGAIN)
-        error = reader.error or f"{argv[0]} ended with {status}"
+        error = reader.error or last or f"{argv[0]} ended with {status}"
         if _UNREADABLE.search(error):
             raise UsageError(f"{transcript.tag}: {source.name}: {error}")
         transcript.failed(error, reader.code)
