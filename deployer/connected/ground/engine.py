@@ -320,12 +320,6 @@ def reap(client: docker.DockerClient, *others: str) -> None:
             remove(client, str(item["Id"]))
 
 
-def remove_name(client: docker.DockerClient, tag: str) -> None:
-    """Remove a name of an image if possible. The image is kept."""
-    with contextlib.suppress(DockerException, *_LOST, OSError):
-        client.api.remove_image(tag, noprune=True)
-
-
 def remove(client: docker.DockerClient, container_id: str) -> None:
     """Remove a container if possible."""
     with contextlib.suppress(DockerException, *_LOST, OSError):

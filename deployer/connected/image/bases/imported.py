@@ -59,6 +59,7 @@ def ensure(client: docker.DockerClient, path: Path, sha256: str | None, say: Cal
             own = {"architecture": engine.architecture(client), "os": "linux"}  # for an image that says none
             config = dict(layered.config)
             config.update({name: own[name] for name in own if config.get(name) in (None, "", "unknown")})
+            config.setdefault("history", [{"created_by": "deployer"} for _ in layered.layers])
             _load(client, _image_archive(layered._replace(config=config), tag, scratch), path)
     return tag
 
@@ -78,6 +79,7 @@ def load_flat(client: docker.DockerClient, path: Path, tag: str, architecture: s
             "architecture": engine.architecture(client) if architecture == "unknown" else architecture,
             "os": "linux",
             "config": {},
+            "history": [{"created_by": "deployer"}],  # without a line for its layer, buildah builds nothing on it
             "rootfs": {"type": "layers", "diff_ids": [f"sha256:{state.hexdigest()}"]},
         }
         _load(client, _with_layers(config, tag, [spool]), path)

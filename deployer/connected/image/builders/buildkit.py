@@ -3,10 +3,9 @@
 BuildContext: Docker, "docker buildx build" and "Build secrets"; the lines are those of ``--progress=plain``.
 """
 
-import contextlib
 import re
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -69,27 +68,23 @@ class BuildKit(NamedTuple):
 
     def build(self, wanted: ImageBuild, source: BuildContext, scratch: Path) -> str:
         """Build an image and return its id. Raises the errors of ``Builder.build``."""
-        with _with_names(wanted) as named:
-            return command.run(named, source, scratch, self.argv, self.env, BuildKitLines(wanted.transcript))
+        lines = BuildKitLines(wanted.transcript)
+        return command.run(_with_names(wanted), source, scratch, self.argv, self.env, lines)
 
 
-@contextlib.contextmanager
-def _with_names(wanted: ImageBuild) -> Iterator[ImageBuild]:
-    """Give names to images in the arguments that are ids. BuildKit would pull an image that is named like the id."""
-    names = {
-        name: f"{_NAMED}:{value.partition(':')[2][:32]}"
-        for name, value in wanted.arguments.items()
-        if value.startswith("sha256:")
-    }
-    for name, tag in names.items():
-        repository, _, version = tag.rpartition(":")
-        with engine.errors_named(wanted.client, f"name {tag}"):
-            wanted.client.api.tag(wanted.arguments[name], repository, version, force=True)
-    try:
-        yield wanted._replace(arguments={**wanted.arguments, **names})
-    finally:
-        for tag in names.values():
-            engine.remove_name(wanted.client, tag)
+def _with_names(wanted: ImageBuild) -> ImageBuild:
+    """Give names to images in the arguments that are ids. BuildKit would pull an image that is named like the id.
+
+    The names stay: without its only name, the engine would delete the image.
+    """
+    arguments = dict(wanted.arguments)
+    for name, value in wanted.arguments.items():
+        if value.startswith("sha256:"):
+            version = value.partition(":")[2][:32]
+            with engine.errors_named(wanted.client, f"name {_NAMED}:{version}"):
+                wanted.client.api.tag(value, _NAMED, version, force=True)
+            arguments[name] = f"{_NAMED}:{version}"
+    return wanted._replace(arguments=arguments)
 
 
 class _Step(NamedTuple):
