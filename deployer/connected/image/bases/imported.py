@@ -27,6 +27,8 @@ from deployer.system import files
 
 #: The name of bases that we make. A builder that lacks one asks nobody else for it.
 REPOSITORY = "localhost/deployer/base"
+#: The history of a layer. Without one for each layer, buildah builds nothing on an image, and podman ends without a date.
+_STEP = {"created": "1970-01-01T00:00:00Z", "created_by": "deployer"}
 _MANIFEST, _CONFIG = "manifest.json", "config.json"
 _END = b"\0" * 1024
 
@@ -59,7 +61,7 @@ def ensure(client: docker.DockerClient, path: Path, sha256: str | None, say: Cal
             own = {"architecture": engine.architecture(client), "os": "linux"}  # for an image that says none
             config = dict(layered.config)
             config.update({name: own[name] for name in own if config.get(name) in (None, "", "unknown")})
-            config.setdefault("history", [{"created_by": "deployer"} for _ in layered.layers])
+            config.setdefault("history", [_STEP] * len(layered.layers))
             _load(client, _image_archive(layered._replace(config=config), tag, scratch), path)
     return tag
 
@@ -79,7 +81,7 @@ def load_flat(client: docker.DockerClient, path: Path, tag: str, architecture: s
             "architecture": engine.architecture(client) if architecture == "unknown" else architecture,
             "os": "linux",
             "config": {},
-            "history": [{"created_by": "deployer"}],  # without a line for its layer, buildah builds nothing on it
+            "history": [_STEP],
             "rootfs": {"type": "layers", "diff_ids": [f"sha256:{state.hexdigest()}"]},
         }
         _load(client, _with_layers(config, tag, [spool]), path)
