@@ -27,7 +27,8 @@ from deployer.system import files
 
 #: The name of bases that we make. A builder that lacks one asks nobody else for it.
 REPOSITORY = "localhost/deployer/base"
-#: The history of a layer. Without one for each layer, buildah builds nothing on an image, and podman ends without a date.
+#: The history of a layer. Without a line for each layer, buildah builds nothing on an image; without a date, podman
+#: crashes.
 _STEP = {"created": "1970-01-01T00:00:00Z", "created_by": "deployer"}
 _MANIFEST, _CONFIG = "manifest.json", "config.json"
 _END = b"\0" * 1024
