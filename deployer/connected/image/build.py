@@ -20,7 +20,7 @@ from deployer.connected.image.bases import alone, base, imported
 from deployer.connected.image.builders import choice, rewritten
 from deployer.connected.image.builders.builder import ImageBuild, Mounted
 from deployer.connected.image.builders.transcript import Transcript
-from deployer.connected.image.definition import offline, settings
+from deployer.connected.image.definition import dockerfile, offline, settings
 from deployer.connected.image.definition.definition import Base, Definition
 from deployer.connected.image.last_build import last_record, record_of
 from deployer.connected.image.lint import lint
@@ -171,7 +171,8 @@ def _build(
     with_settings = clean if builder.mounts else settings.build_base(client, clean, host)
     for item in of_builder if with_settings != clean else ():  # report this before minutes of building
         say(f"base: {item.subject}: {item.message}; {item.remedy}")
-    arguments = {"BASE": clean, "BUILD_BASE": with_settings, **host.proxies}
+    machine = str(engine.image_config(client, clean)["Architecture"])
+    arguments = {**_bases(definition, clean, with_settings, machine), **host.proxies}
     if options.mode.offline and definition.dockerfile_path is not None:
         offline.check_dockerfile(client, definition.dockerfile_path, arguments)
     receipt = record_of(definition)
@@ -192,9 +193,10 @@ def _build(
             mounted = Mounted(
                 host.contents(rewritten.FOLDER), host.environment(rewritten.FOLDER), options.secrets, options.ssh
             )
+            platform = "" if machine == engine.architecture(client) else f"linux/{machine}"
             own = ImageBuild(
                 client, builder, arguments, transcript, options.no_cache, options.mode.offline,
-                labels=labels, mounted=mounted, platform=_platform(client, clean),
+                labels=labels, mounted=mounted, platform=platform,
             )  # fmt: skip
             image, compiled = _image_and_variants(own, definition, options.families, host.proxies, beside)
             config = engine.image_config(client, image)
@@ -222,10 +224,21 @@ def _build(
     return built
 
 
-def _platform(client: docker.DockerClient, base: str) -> str:
-    """Return the platform of a base if it is not the engine's; otherwise an empty text."""
-    architecture = str(engine.image_config(client, base)["Architecture"])
-    return "" if architecture == engine.architecture(client) else f"linux/{architecture}"
+def _bases(definition: Definition, clean: str, with_settings: str, target: str) -> dict[str, str]:
+    """Return the arguments with the base. A Dockerfile whose ``ARG BASE`` has a default keeps its own image.
+
+    Args:
+        target: the architecture of the base. Older BuildKits leave ``TARGETARCH`` empty if an ARG before the first FROM
+            declares it.
+    """
+    arguments = {"BASE": clean, "BUILD_BASE": with_settings}
+    if definition.dockerfile_path is None:
+        return arguments
+    parsed = dockerfile.parse(files.read_text(str(definition.dockerfile_path)))
+    declared = dict(pair for step in parsed.arguments for pair in step.pairs())
+    automatic = {"TARGETARCH": target, "TARGETOS": "linux", "TARGETPLATFORM": f"linux/{target}"}
+    arguments.update({name: value for name, value in automatic.items() if name in declared})
+    return {name: value for name, value in arguments.items() if not declared.get(name)}
 
 
 def _image_and_variants(

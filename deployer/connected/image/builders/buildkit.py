@@ -14,7 +14,7 @@ import docker
 from deployer.connected.ground import engine
 from deployer.connected.image.builders import command, features
 from deployer.connected.image.builders.builder import BuildContext, ImageBuild, UnknownPart
-from deployer.connected.image.builders.transcript import TAIL, Transcript, plain
+from deployer.connected.image.builders.transcript import TAIL, Transcript, cut, plain
 from deployer.connected.image.definition.dockerfile import Dockerfile
 
 _VERTEX = re.compile(r"^#(\d+) (.*)$")
@@ -109,6 +109,7 @@ class BuildKitLines:
         self._transcript = transcript
         self._steps: dict[str, _Step] = {}
         self._totals: dict[str, int] = {}
+        self._headings: dict[str, str] = {}
         self._shown = ""
 
     def line(self, line: str) -> None:
@@ -119,6 +120,7 @@ class BuildKitLines:
                 self._failed(line)
             return
         number, text = vertex[1], vertex[2]
+        self._headings.setdefault(number, text)
         if heading := _STEP.match(text):
             stage, at, total, instruction = heading[1] or "", heading[2], heading[3], heading[4]
             self._totals[stage] = int(total)
@@ -127,6 +129,8 @@ class BuildKitLines:
             self._show(number)
         elif text.startswith("ERROR: "):
             self._show(number)
+            if number not in self._steps and not self.error:  # a download, or the build context
+                self._transcript.step = f"at {cut(self._headings[number])}"
             self._failed(text)
         elif number in self._steps:
             step = self._steps[number]
@@ -142,8 +146,8 @@ class BuildKitLines:
                 step.tail.append(shown)
 
     def _show(self, number: str) -> None:
-        """Make a step the current one."""
-        if number in self._steps and number != self._shown:
+        """Make a step the current one, unless the build has failed in another one."""
+        if number in self._steps and number != self._shown and not self.error:
             step = self._steps[number]
             self._shown = number
             self._transcript.say(step.heading)

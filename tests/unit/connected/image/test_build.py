@@ -146,6 +146,15 @@ def test_the_context_has_no_app_no_data_and_obeys_dockerignore(tmp_path: Path) -
     assert not [name for name in names if name.startswith("app") or name.endswith((".bin", ".tar"))]
 
 
+def test_a_dockerfile_whose_own_base_has_a_default_keeps_it(tmp_path: Path) -> None:
+    place = write(tmp_path, MINIMAL)
+    (place / "Dockerfile").write_text("ARG BASE=ubuntu:22.04\nARG BUILD_BASE\nFROM $BASE\nARG BUILD_BASE=x\n")
+    assert build._bases(load(place), "clean", "set", "arm64") == {"BUILD_BASE": "set"}
+    (place / "Dockerfile").write_text("ARG BASE\nARG TARGETARCH\nFROM $BASE\n")
+    expected = {"BASE": "clean", "BUILD_BASE": "set", "TARGETARCH": "arm64"}
+    assert build._bases(load(place), "clean", "set", "arm64") == expected
+
+
 # ------------------------------------------------------------------------------------------------ no trace
 
 

@@ -46,15 +46,25 @@ def test_a_recorded_build_has_its_steps_its_log_and_its_failure(
 
 def test_lines_of_steps_that_run_together_follow_their_heading() -> None:
     said: list[str] = []
-    reader = buildkit.BuildKitLines(transcript(said))
+    kept = transcript(said)
+    reader = buildkit.BuildKitLines(kept)
     for line in (
         "#4 [a 2/2] RUN one", "#5 [b 2/3] RUN two", "#4 0.1 1", "#4 0.2 2", "#5 0.3 3", "#4 DONE 0.4s",
         "#6 exporting to image", "#6 exporting layers 0.0s done", "#5 ERROR: exit code: 2",
     ):  # fmt: skip
         reader.line(line)
+    reader.line("#4 0.5 another step goes on for a moment")
     one, two = "[a 2/2] RUN one", "[b 2/3] RUN two"
-    assert said == [one, two, one, "1", "2", two, "3", "ERROR: exit code: 2"]
-    assert reader.code == 2
+    assert said == [one, two, one, "1", "2", two, "3", "ERROR: exit code: 2", "another step goes on for a moment"]
+    assert (reader.code, kept.step) == (2, "in step b 2/3, RUN two")
+
+
+def test_a_download_that_fails_is_named_and_not_the_step_before() -> None:
+    kept = transcript()
+    reader = buildkit.BuildKitLines(kept)
+    for line in ("#4 [a 1/2] FROM x", "#5 https://h.example/x", "#5 ERROR: no such host", "#6 [a 2/2] RUN true"):
+        reader.line(line)
+    assert (reader.error, kept.step) == ("no such host", "at https://h.example/x")
 
 
 def test_a_program_of_another_processor_is_told_from_other_failures() -> None:
