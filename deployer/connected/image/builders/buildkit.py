@@ -1,6 +1,6 @@
 """BuildKit, with the engine's own command: the plug-in buildx, or the client of Docker 20.10 to 22.
 
-BuildContext: Docker, "docker buildx build" and "Build secrets"; the lines are those of ``--progress=plain``.
+Source: Docker, "docker buildx build" and "Build secrets"; the lines are those of ``--progress=plain``.
 """
 
 import re

@@ -16,6 +16,8 @@ from deployer.system import files, process
 
 #: Seconds between two looks at a command's output.
 _PAUSE = 0.05
+#: Seconds for an interrupted command to end by itself. Without its client, the engine ends the build.
+_ENDS_SECONDS = 1
 #: Variables of the engines' clients.
 _INHERITED = (
     "DOCKER_API_VERSION", "DOCKER_CERT_PATH", "DOCKER_CONFIG", "DOCKER_CONTEXT", "DOCKER_HOST", "DOCKER_TLS",
@@ -75,7 +77,7 @@ def run(
             last = line.replace(added, "") if added else line
             reader.line(last)
     finally:
-        running.stop()
+        running.stop(_ENDS_SECONDS)
     if status := running.poll():
         if not engine.answers(wanted.client):
             action = f"cannot build {transcript.tag} {transcript.step}"

@@ -1,6 +1,6 @@
 """podman's builder, which is buildah: for podman's service, on this machine or another.
 
-BuildContext: podman-build(1), podman-system-service(1).
+Source: podman-build(1), podman-system-service(1).
 """
 
 import re
