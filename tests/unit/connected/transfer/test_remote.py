@@ -31,7 +31,7 @@ echo "noise of a login shell"
 case "$*" in
   "-G "*) [ ! -e "$FAKE/shared" ] || echo "controlpath $FAKE/shared" ;;
   *"-O check"*) test -e "$FAKE/master" ;;
-  *-N*) [ -z "$FAKE_MASTER" ] || { echo "$FAKE_MASTER" >&2; exit 255; }
+  *" -N "*) [ -z "$FAKE_MASTER" ] || { echo "$FAKE_MASTER" >&2; exit 255; }
         touch "$FAKE/master"; exec sleep 60 ;;
   *) [ -z "$FAKE_LINE" ] || { echo "$FAKE_LINE" >&2; exit 255; }
      for last; do :; done; HOME="$FAKE/home" exec sh -c "$last" ;;
