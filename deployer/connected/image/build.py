@@ -203,7 +203,7 @@ def _build(
             last = last_record(definition)
             if (last.get("image"), last.get("build_base")) != (image, with_settings):
                 last = {}  # that build made or checked something else
-                _check(client, config, clean, with_settings, traces_of(host, options.secrets))
+                _check(client, config, clean, with_settings, _traces(host, options.secrets))
             horovod = compiled()
     target, house = None, wheelhouse.Wheelhouse()
     if definition.python is not None:
@@ -344,7 +344,7 @@ def _variants(
 # ------------------------------------------------------------------------------------------------ no trace
 
 
-def traces_of(host: settings.BuildSettings, secrets: Mapping[str, bytes]) -> dict[str, bytes]:
+def _traces(host: settings.BuildSettings, secrets: Mapping[str, bytes]) -> dict[str, bytes]:
     """Return the bytes that an image must not contain, by their description. Empty if there is nothing to leave one."""
     texts = {f"the secret {name}": data.strip() for name, data in secrets.items()}
     secret = {name: data for name, data in texts.items() if len(data) >= _SHORTEST_SECRET}

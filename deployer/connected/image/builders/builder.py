@@ -9,24 +9,10 @@ import docker
 from deployer.connected.ground.locked_folder import BUILD, LockedFolder
 from deployer.connected.image import context
 from deployer.connected.image.builders import rewritten
+from deployer.connected.image.builders.features import Known
 from deployer.connected.image.builders.transcript import Transcript
 from deployer.connected.image.definition.definition import DOCKERFILE, Definition
-from deployer.connected.image.definition.dockerfile import Dockerfile
 from deployer.system import files
-
-
-class UnknownPart(NamedTuple):
-    """A part of a Dockerfile that a builder cannot do.
-
-    Attributes:
-        line: its line, from 1.
-        what: the part: ``RUN --mount``.
-        able: the builders that can do it.
-    """
-
-    line: int
-    what: str
-    able: str
 
 
 class Mounted(NamedTuple):
@@ -72,8 +58,9 @@ class Builder(Protocol):
     def mounts(self) -> bool:
         """Return whether RUN steps can mount files that are not part of the image."""
 
-    def lacks(self, dockerfile: Dockerfile) -> Sequence[UnknownPart]:
-        """Return the parts of a Dockerfile that it cannot do."""
+    @property
+    def known(self) -> Known:
+        """Return the releases that know the same parts of the Dockerfile format."""
 
     def build(self, wanted: "ImageBuild", source: BuildContext, scratch: Path) -> str:
         """Build an image and return its id.

@@ -7,15 +7,13 @@ import re
 from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
-
-import docker
+from typing import Any, NamedTuple
 
 from deployer.connected.ground import engine
 from deployer.connected.image.builders import command, features
-from deployer.connected.image.builders.builder import BuildContext, ImageBuild, UnknownPart
+from deployer.connected.image.builders.builder import BuildContext, ImageBuild
+from deployer.connected.image.builders.features import Known
 from deployer.connected.image.builders.transcript import TAIL, Transcript, cut, plain
-from deployer.connected.image.definition.dockerfile import Dockerfile
 
 _VERTEX = re.compile(r"^#(\d+) (.*)$")
 _STEP = re.compile(r"^\[(?:(.+?) +)?(\d+)/(\d+)\] (.*)$")
@@ -33,21 +31,24 @@ class BuildKit(NamedTuple):
         name: the command and its version.
         argv: the command.
         env: variables that select BuildKit.
-        engine: the engine's version.
+        known: the releases that know the same parts of the Dockerfile format: the engine's own.
     """
 
     name: str
     argv: Sequence[str]
     env: Mapping[str, str]
-    engine: tuple[int, int]
+    known: Known
     mounts: bool = True
 
     @staticmethod
-    def at_hand(client: docker.DockerClient) -> "BuildKit | None":
-        """Return the builder if the engine is Docker 20.10 or newer and a command for its BuildKit is installed."""
-        about = engine.version(client)
-        known = features.version(str(about.get("Version")))
-        if engine.is_podman(about) or known < (20, 10):
+    def at_hand(about: Mapping[str, Any]) -> "BuildKit | None":
+        """Return the builder if the engine is Docker 20.10 or newer and a command for its BuildKit is installed.
+
+        Args:
+            about: the engine's description of itself.
+        """
+        known = Known(docker=features.version(str(about.get("Version"))))
+        if engine.is_podman(about) or known.docker < (20, 10):
             return None
         env = {"DOCKER_BUILDKIT": "1", "BUILDX_NO_DEFAULT_ATTESTATIONS": "1"}
         for program in command.programs("docker"):
@@ -61,10 +62,6 @@ class BuildKit(NamedTuple):
                 argv = [program, "build", "--progress=plain"]
                 return BuildKit("BuildKit of docker {}.{}".format(*client_version), argv, env, known)
         return None
-
-    def lacks(self, dockerfile: Dockerfile) -> Sequence[UnknownPart]:
-        """Return the parts of a Dockerfile that it cannot do."""
-        return features.lacking(dockerfile, features.Known(docker=self.engine))
 
     def build(self, wanted: ImageBuild, source: BuildContext, scratch: Path) -> str:
         """Build an image and return its id. Raises the errors of ``Builder.build``."""

@@ -1,17 +1,19 @@
 """The choice of a builder."""
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import docker
 
+from deployer.connected.ground import engine
 from deployer.connected.image.builders.builder import Builder
 from deployer.connected.image.builders.buildkit import BuildKit
 from deployer.connected.image.builders.classic import Classic
 from deployer.connected.image.builders.podman import PodmanBuilder
 from deployer.contract.base.errors import MissingTool
 
-#: Builders in their order. Each returns itself, or None if it is not at hand.
-BUILDERS: Mapping[str, Callable[[docker.DockerClient], Builder | None]] = {
+#: Builders in their order. Each returns itself, or None if it is not at hand for an engine that describes itself so.
+BUILDERS: Mapping[str, Callable[[Mapping[str, Any]], Builder | None]] = {
     "buildkit": BuildKit.at_hand,
     "podman": PodmanBuilder.at_hand,
     "classic": lambda _: Classic(),
@@ -33,7 +35,8 @@ def choose(client: docker.DockerClient, wanted: str | None = None) -> Builder:
     Raises:
         MissingTool: it is not at hand.
     """
+    about = engine.version(client)
     for name, at_hand in BUILDERS.items():
-        if wanted in (None, name) and (builder := at_hand(client)):
+        if wanted in (None, name) and (builder := at_hand(about)):
             return builder
     raise MissingTool(f"the builder {wanted} is not at hand for this engine", _MISSING[str(wanted)])

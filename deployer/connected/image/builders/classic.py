@@ -1,7 +1,7 @@
 """The classic builder of the Docker engine, for engines without BuildKit."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,10 +9,9 @@ from docker.errors import APIError
 
 from deployer.connected.ground import engine
 from deployer.connected.image import context
-from deployer.connected.image.builders import features
-from deployer.connected.image.builders.builder import BuildContext, ImageBuild, UnknownPart
+from deployer.connected.image.builders.builder import BuildContext, ImageBuild
+from deployer.connected.image.builders.features import Known
 from deployer.connected.image.builders.transcript import Transcript, plain
-from deployer.connected.image.definition.dockerfile import Dockerfile
 from deployer.contract.base.errors import UsageError
 
 _STEP = re.compile(r"^Step (\d+)/(\d+) : (.*)$")
@@ -24,11 +23,8 @@ class Classic(NamedTuple):
     """The engine's own builder, used by its API."""
 
     name: str = "the engine's classic builder"
+    known: Known = Known()
     mounts: bool = False
-
-    def lacks(self, dockerfile: Dockerfile) -> Sequence[UnknownPart]:
-        """Return the parts of a Dockerfile that it cannot do."""
-        return features.lacking(dockerfile, features.CLASSIC)
 
     def build(self, wanted: ImageBuild, source: BuildContext, scratch: Path) -> str:
         """Build an image and return its id. Raises the errors of ``Builder.build``."""

@@ -1,15 +1,28 @@
 """Parts of the Dockerfile format that not every builder knows, and the first version of each builder that does.
 
 Sources: Dockerfile release notes (frontends 1.2 to 1.20), and the Docker Engine and buildah releases that contain them;
-each was tried with Docker 20.10 and 26.1, buildah 1.28 and 1.39.
+all but --security were tried with Docker 20.10 and 26.1, buildah 1.28 and 1.39.
 """
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from deployer.connected.image.builders.builder import UnknownPart
 from deployer.connected.image.definition.dockerfile import Dockerfile, Instruction
+
+
+class UnknownPart(NamedTuple):
+    """A part of a Dockerfile that a builder cannot do.
+
+    Attributes:
+        line: its line, from 1.
+        what: the part: ``RUN --mount``.
+        able: the builders that can do it.
+    """
+
+    line: int
+    what: str
+    able: str
 
 
 class Feature(NamedTuple):
@@ -43,9 +56,6 @@ class Known(NamedTuple):
 
     docker: tuple[int, int] = (0, 0)
     buildah: tuple[int, int] = (0, 0)
-
-
-CLASSIC = Known()
 
 
 def lacking(dockerfile: Dockerfile, known: Known) -> Sequence[UnknownPart]:

@@ -5,17 +5,15 @@ Source: podman-build(1), podman-system-service(1).
 
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
-
-import docker
+from typing import Any, NamedTuple
 
 from deployer.connected.ground import engine
 from deployer.connected.image.builders import command, features
-from deployer.connected.image.builders.builder import BuildContext, ImageBuild, UnknownPart
+from deployer.connected.image.builders.builder import BuildContext, ImageBuild
+from deployer.connected.image.builders.features import Known
 from deployer.connected.image.builders.transcript import Transcript, plain
-from deployer.connected.image.definition.dockerfile import Dockerfile
 
 _STEP = re.compile(r"^(?:\[(\d+/\d+)\] )?STEP (\d+)/(\d+): (.*)$")
 _CODE = re.compile(r"exit status (\d+)$")
@@ -27,27 +25,26 @@ class PodmanBuilder(NamedTuple):
     Attributes:
         name: the program and its version.
         address: the address of the service.
-        buildah: the version of buildah in it.
+        known: the releases that know the same parts of the Dockerfile format: that of buildah in it.
     """
 
     name: str
     address: str
-    buildah: tuple[int, int]
+    known: Known
     mounts: bool = True
 
     @staticmethod
-    def at_hand(client: docker.DockerClient) -> "PodmanBuilder | None":
-        """Return the builder if the engine is podman's service and the program is installed."""
-        about = engine.version(client)
+    def at_hand(about: Mapping[str, Any]) -> "PodmanBuilder | None":
+        """Return the builder if the engine is podman's service and the program is installed.
+
+        Args:
+            about: the engine's description of itself.
+        """
         if not engine.is_podman(about) or shutil.which("podman") is None:
             return None
         address = engine.address()
         buildah = command.version(["podman", "--url", address, "info", "--format={{.Host.BuildahVersion}}"])
-        return PodmanBuilder(f"podman {about['Version']}", address, features.version(buildah))
-
-    def lacks(self, dockerfile: Dockerfile) -> Sequence[UnknownPart]:
-        """Return the parts of a Dockerfile that it cannot do."""
-        return features.lacking(dockerfile, features.Known(buildah=self.buildah))
+        return PodmanBuilder(f"podman {about['Version']}", address, Known(buildah=features.version(buildah)))
 
     def build(self, wanted: ImageBuild, source: BuildContext, scratch: Path) -> str:
         """Build an image and return its id. Raises the errors of ``Builder.build``."""

@@ -18,9 +18,6 @@ _SHOWN = 300
 _LAST = 8  # lines to search for a full disk
 _SHOWN_STEP = 100
 
-#: The hint for programs of another architecture.
-EMULATION = "programs of another architecture need emulation: apt-get install qemu-user-static binfmt-support arch-test"
-
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
@@ -110,7 +107,7 @@ class Transcript:
             JobFailed: anything else.
         """
         foreign = "exec format error" in f"{error} {' '.join(self._tail)}".lower()
-        hint = f"{f'{EMULATION}; ' if foreign else ''}{self._advice}the whole log: {self.log}"
+        hint = f"{f'{engine.EMULATION}; ' if foreign else ''}{self._advice}the whole log: {self.log}"
         failed = f"build of {self.tag} failed {self.step}"
         if engine.is_full(error + "".join(list(self._tail)[-_LAST:])):
             raise SpaceError(f"{failed}: {cut(error)}", engine.FREE_SPACE)

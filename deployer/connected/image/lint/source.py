@@ -24,8 +24,7 @@ class DefinitionSource:
         self.definition = definition
         path = definition.dockerfile_path
         self.name = str(definition.context_folder / definition.dockerfile)
-        self.text = "" if path is None else files.read_text(str(path))
-        self.dockerfile = parse(self.text)
+        self.dockerfile = parse("" if path is None else files.read_text(str(path)))
 
     @property
     def bundle(self) -> str:

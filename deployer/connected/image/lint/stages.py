@@ -5,9 +5,8 @@ import re
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
-from deployer.connected.image.builders import rewritten
+from deployer.connected.image.builders import features, rewritten
 from deployer.connected.image.builders.builder import Builder
-from deployer.connected.image.definition import dockerfile as dockerfiles
 from deployer.connected.image.definition.dockerfile import Instruction, commands, variables
 from deployer.connected.image.lint import finding
 from deployer.connected.image.lint.network import fetches
@@ -43,7 +42,7 @@ def frontend(source: DefinitionSource) -> Iterator[Finding]:
 
 def unknown_to(source: DefinitionSource, builder: Builder) -> Iterator[Finding]:
     """Check dockerfile.buildkit: parts of the Dockerfile that a builder cannot do."""
-    for part in builder.lacks(dockerfiles.parse(rewritten.portable(source.text))):
+    for part in features.lacking(source.dockerfile, builder.known):
         at = f"{source.name}:{part.line}"
         yield finding("dockerfile.buildkit", at, what=part.what, builder=builder.name, able=part.able)
 

@@ -47,7 +47,7 @@ def test_what_a_builder_does_not_know_is_found_with_those_that_do() -> None:
     docker, buildah = features.Known(docker=(20, 10)), features.Known(buildah=(1, 28))
     parsed = parse(TEXT)
     assert [part.what for part in features.lacking(parsed, docker)] == ["RUN a here-document"]
-    lacking = features.lacking(parsed, features.CLASSIC)
+    lacking = features.lacking(parsed, features.Known())
     assert [(part.line, part.what) for part in lacking] == [(8, "RUN a here-document"), (12, "RUN --mount")]
     assert lacking[0].able == "BuildKit of Docker 23.0 or buildah 1.35 (podman has one)"
     assert [part.what for part in features.lacking(parsed, buildah)] == ["RUN a here-document"]
