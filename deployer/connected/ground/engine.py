@@ -31,6 +31,7 @@ PATIENCE = 3600
 _FIRST_ANSWER = 15
 
 FREE_SPACE = "free space in the engine: docker system prune"
+EMULATION = "programs of another architecture need emulation: apt-get install qemu-user-static binfmt-support arch-test"
 AGAIN = "start the engine again and repeat the command: finished steps are cached; its log says why it ended"
 
 #: Labels of our containers: the maker (machine and user), and the process. The next command removes containers whose
@@ -104,7 +105,7 @@ def _environment() -> dict[str, str]:
     """Return the environment with the engine's address and its context's certificates.
 
     The order is Docker's: ``DOCKER_HOST``, ``DOCKER_CONTEXT``, the current context in its settings, the default socket.
-    If there is no such socket, podman is the engine.
+    Without that socket, the engine is podman.
 
     Raises:
         MissingTool: the context does not exist, or podman's service does not start.

@@ -7,8 +7,8 @@ from deployer.contract.base.tarformat import FILE
 
 #: OCI's names of architectures, by the machine's number in ELF headers.
 NAMES = {3: "386", 21: "ppc64le", 40: "arm", 62: "amd64", 183: "arm64", 243: "riscv64"}
-#: The kernel's names, and those of OCI and Debian, which are equal for these.
-OF_KERNEL = {"x86_64": "amd64", "aarch64": "arm64"}
+#: OCI's names of architectures, by those of the kernel. Debian has the same names for the first two.
+OF_KERNEL = {"x86_64": "amd64", "aarch64": "arm64", "ppc64le": "ppc64le", "s390x": "s390x", "riscv64": "riscv64"}
 
 #: Programs of the image's own architecture. Other programs may be for cross compilers or emulators.
 _TYPICAL = (b"bin/sh", b"usr/bin/env", b"sbin/ldconfig", b"usr/bin/python3")

@@ -16,7 +16,7 @@ from deployer.contract.site import runtime_table
 #: The MPI whose ranks need no common user namespace.
 _STARTS_ALONE = "intel"
 #: The architecture of the programs in the kit.
-KIT_ARCHITECTURE = "x86_64"
+_KIT_ARCHITECTURE = "x86_64"
 #: What jobs request as a partition has it.
 _SAME = ("queue", "qos", "cluster", "constraint", "account_suffix", "parallel_environment")
 
@@ -292,14 +292,14 @@ def _there(partition: Partition, runtime: str) -> bool:
     if runtime == plans.CHARLIECLOUD_KIT:
         version = partition.runtime(runtime_table.RUNTIMES[runtime].policy_name).version
         new = version is not None and not runtime_table.too_old(runtime, version)
-        return not new and _runs_kit(partition)
-    carried = runtime in runtime_table.CARRIED and _runs_kit(partition)
+        return not new and runs_kit(partition)
+    carried = runtime in runtime_table.CARRIED and runs_kit(partition)
     return runtime in partition.runtimes or carried or runtime == plans.NATIVE
 
 
-def _runs_kit(partition: Partition) -> bool:
+def runs_kit(partition: Partition) -> bool:
     """Return whether the programs of the kit may run on a partition's nodes."""
-    return partition.architecture in (None, KIT_ARCHITECTURE)
+    return partition.architecture in (None, _KIT_ARCHITECTURE)
 
 
 def needs_namespaces(partition: Partition, runtime: str) -> bool:
@@ -347,7 +347,9 @@ def objections(partition: Partition, runtime: str) -> Iterator[Objection]:
     elif own.starts is False:
         last_words = f" ({own.failure})" if own.failure else ""
         yield Objection("runtime.start", f"it starts no folder of the user's own on the nodes{last_words}")
-    if runtime not in partition.runtimes and runtime in runtime_table.CARRIED and not _runs_kit(partition):
-        yield Objection("runtime.none", f"the bundle's own is for {KIT_ARCHITECTURE}, not for {partition.architecture}")
+    if runtime not in partition.runtimes and runtime in runtime_table.CARRIED and not runs_kit(partition):
+        yield Objection(
+            "runtime.none", f"the bundle's own is for {_KIT_ARCHITECTURE}, not for {partition.architecture}"
+        )
     elif runtime not in partition.runtimes and runtime not in (*runtime_table.CARRIED, plans.NATIVE):
         yield Objection("runtime.none", "it is not on the nodes, according to the profile")

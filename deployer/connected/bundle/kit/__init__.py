@@ -20,7 +20,7 @@ from deployer.connected.image.definition import settings
 from deployer.connected.image.definition.settings import BuildSettings
 from deployer.connected.rootfs.entries import FileContent
 from deployer.connected.site_profile.model import Profile
-from deployer.connected.site_profile.plan import KIT_ARCHITECTURE
+from deployer.connected.site_profile.plan import runs_kit
 from deployer.contract.base.errors import JobFailed, MissingTool, TransferError
 from deployer.contract.bundle.manifest import KIT_PREFIX
 from deployer.contract.site.plan import CHARLIECLOUD_KIT, SQUASHFS, Plan
@@ -65,11 +65,6 @@ def _may_lack_mksquashfs(profile: Profile, plan: Plan) -> bool:
     return not profile.login.mksquashfs and any(option.staging == SQUASHFS for option in plan.start_options)
 
 
-def _runs_on(profile: Profile, plan: Plan) -> bool:
-    """Return whether the kit's programs are for the processors of a plan's partition."""
-    return profile.partition(plan.partition)[1].architecture in (None, KIT_ARCHITECTURE)
-
-
 PARTS: Mapping[str, KitPart] = {
     "charliecloud": KitPart(
         charliecloud.RECIPE, charliecloud.make, charliecloud.PROGRAMS, _needs_charliecloud, _has_another_runtime
@@ -95,9 +90,9 @@ def carried(asked: Collection[str], sites: Iterable[tuple[Profile, Plan]], say: 
         DeployerError: a part cannot be made; see ``members``.
     """
     parts: dict[str, Path] = {}
-    sites = list(sites)
+    sites = [(profile, plan) for profile, plan in sites if runs_kit(profile.partition(plan.partition)[1])]
     for name, part in PARTS.items():
-        served = [plan for profile, plan in sites if _runs_on(profile, plan) and part.serves(profile, plan)]
+        served = [plan for profile, plan in sites if part.serves(profile, plan)]
         if name not in asked and not served:
             continue
         try:

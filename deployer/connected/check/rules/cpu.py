@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from deployer.connected.check.rules.case import CAPTURE, MISSING_FACTS, Case
 from deployer.connected.linker.code.instructions import BEYOND, Instructions
 from deployer.connected.linker.process import Process
+from deployer.connected.rootfs.machine import OF_KERNEL
 from deployer.connected.site_profile.profile import Partition
 from deployer.contract.bundle.manifest import Manifest
 from deployer.contract.rules.findings import ERROR, WARNING, Finding
@@ -23,7 +24,7 @@ _LEVELS: Mapping[int, frozenset[str]] = {
 _LEVELS = {**_LEVELS, 4: _LEVELS[3] | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}}
 
 #: Architecture names: OCI's and the kernel's.
-MACHINES = {"amd64": "x86_64", "arm64": "aarch64", "ppc64le": "ppc64le", "s390x": "s390x", "riscv64": "riscv64"}
+MACHINES = {name: kernel for kernel, name in OF_KERNEL.items()}
 
 #: Libraries that use instructions without checking for them: names, flags, and the package that they belong to.
 _LIBRARIES = (

@@ -11,7 +11,6 @@ import docker
 from deployer.connected.ground import caches, engine
 from deployer.connected.ground.scratch import Scratch
 from deployer.connected.image.bases import imported, registry
-from deployer.connected.image.builders.transcript import EMULATION
 from deployer.connected.image.definition.definition import Base
 from deployer.connected.image.definition.settings import BuildSettings
 from deployer.connected.rootfs.machine import OF_KERNEL
@@ -146,7 +145,7 @@ def _make(base: Base, host: BuildSettings, tarball: Path) -> None:
             reasons = [line.strip() for line in done.stderr.splitlines() if line.startswith("E: ")]
             hint = f"check the package names, and that the mirror is reachable: {quoted(argv)}"
             if base.architecture not in (None, os.uname().machine):
-                hint = f"{EMULATION}; {hint}"
+                hint = f"{engine.EMULATION}; {hint}"
             raise JobFailed(
                 f"mmdebstrap cannot make {base.debian}: {' / '.join(reasons[:3]) or done.last_words()}", hint
             )

@@ -74,18 +74,15 @@ def load_flat(client: docker.DockerClient, path: Path, tag: str, architecture: s
         architecture: its name in OCI; "unknown": the engine's.
     """
     state = hashlib.sha256()
-    with scratch.temporary() as spool, _unpacking():
-        for chunk in archive.flat_chunks(path, scratch):
-            state.update(chunk)
-            spool.write(chunk)
-        config = {
-            "architecture": engine.architecture(client) if architecture == "unknown" else architecture,
-            "os": "linux",
-            "config": {},
-            "history": [_STEP],
-            "rootfs": {"type": "layers", "diff_ids": [f"sha256:{state.hexdigest()}"]},
-        }
-        _load(client, _with_layers(config, tag, [spool]), path)
+    layer = _spooled(archive.flat_chunks(path, scratch), scratch, state.update)
+    config = {
+        "architecture": engine.architecture(client) if architecture == "unknown" else architecture,
+        "os": "linux",
+        "config": {},
+        "history": [_STEP],
+        "rootfs": {"type": "layers", "diff_ids": [f"sha256:{state.hexdigest()}"]},
+    }
+    _load(client, _with_layers(config, tag, [layer]), path)
 
 
 def check(path: Path, sha256: str | None) -> str:
@@ -124,7 +121,9 @@ def _load(client: docker.DockerClient, chunks: Iterator[bytes], path: Path) -> N
 
 def _image_archive(layered: archive.Layered, tag: str, scratch: Scratch) -> Iterator[bytes]:
     """Yield a `docker save` archive of an image, with its layers uncompressed."""
-    yield from _with_layers(layered.config, tag, (_spooled(part, scratch) for part, _ in layered.layers))
+    yield from _with_layers(
+        layered.config, tag, (_spooled(archive.uncompressed(part), scratch) for part, _ in layered.layers)
+    )
 
 
 def _with_layers(config: Mapping[str, Any], tag: str, layers: Iterable[IO[bytes]]) -> Iterator[bytes]:
@@ -139,17 +138,14 @@ def _with_layers(config: Mapping[str, Any], tag: str, layers: Iterable[IO[bytes]
     yield _END
 
 
-def _spooled(part: archive.ArchivePart, scratch: Scratch) -> IO[bytes]:
-    """Return a layer, uncompressed, in a temporary file: in a tar, the size comes before the content."""
+def _spooled(chunks: Iterable[bytes], scratch: Scratch, see: Callable[[bytes], object] = lambda _: None) -> IO[bytes]:
+    """Return a layer in a temporary file: in a tar, the size comes before the content. ``see`` receives each chunk."""
     spool = scratch.temporary()
-    with _unpacking():
-        for chunk in archive.uncompressed(part):
+    with files.errors_named(f"unpack a layer into {tempfile.gettempdir()}", "set TMPDIR to a larger disk"):
+        for chunk in chunks:
+            see(chunk)
             spool.write(chunk)
     return spool
-
-
-def _unpacking() -> contextlib.AbstractContextManager[None]:
-    return files.errors_named(f"unpack a layer into {tempfile.gettempdir()}", "set TMPDIR to a larger disk")
 
 
 def _member(name: str, stream: IO[bytes]) -> Iterator[bytes]:
