@@ -8,7 +8,7 @@ import datetime as dt
 import difflib
 import inspect
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from types import UnionType
@@ -16,6 +16,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple, Protocol, TypeVar, Unio
 
 import yaml
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     GetJsonSchemaHandler,
@@ -124,6 +125,18 @@ def form(pattern: str, words: str, max_length: int | None = None) -> StringConst
 
 
 Sha256 = Annotated[str, form(r"^[0-9a-f]{64}$", "64 hexadecimal digits in lower case, as sha256sum prints them")]
+
+
+def unless_refused(check: Callable[[str], str]) -> AfterValidator:
+    """Return a validator that returns what ``check`` returns, and fails if it raises UsageError."""
+
+    def validate(text: str) -> str:
+        try:
+            return check(text)
+        except UsageError as error:  # pydantic collects ValueErrors and reports all of them at once
+            raise ValueError(f"{error.message} ({error.hint})") from error
+
+    return AfterValidator(validate)
 
 
 class Problems(ValueError):

@@ -1,11 +1,10 @@
 """Valid forms of texts and numbers in a site profile."""
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
-from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, PlainValidator, WithJsonSchema
+from pydantic import BeforeValidator, Field, PlainSerializer, PlainValidator, WithJsonSchema
 
-from deployer.connected.ground.yaml_model import form
+from deployer.connected.ground.yaml_model import form, unless_refused
 from deployer.contract.base import placeholders, records
 from deployer.contract.base.errors import UsageError
 from deployer.contract.base.json_records import Fields
@@ -23,21 +22,14 @@ def _read_facts(value: Any) -> Facts:
         raise ValueError(error.message) from error
 
 
-def _unless_refused(check: Callable[[str], object]) -> AfterValidator:
-    """Return a validator of texts that ``check`` does not refuse."""
-
-    def validate(text: str) -> str:
-        try:
-            check(text)
-        except UsageError as error:
-            raise ValueError(f"{error.message} ({error.hint})") from error
-        return text
-
-    return AfterValidator(validate)
+def _mount(path: str) -> str:
+    """Return a path whose form is that of a mount point. Raises UsageError."""
+    mount_points.check_site(placeholders.sample(path))
+    return path
 
 
-_PLACEHOLDERS = _unless_refused(placeholders.check)
-_MOUNT = _unless_refused(lambda path: mount_points.check_site(placeholders.sample(path)))
+_PLACEHOLDERS = unless_refused(placeholders.check)
+_MOUNT = unless_refused(_mount)
 
 
 def _several(value: Any) -> Any:

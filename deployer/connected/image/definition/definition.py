@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field, PrivateAttr, ValidationInfo, field_validator, model_validator
 
-from deployer.connected.ground.yaml_model import KeyPath, Model, Problems, Sha256, form, load_model
+from deployer.connected.ground.yaml_model import KeyPath, Model, Problems, Sha256, form, load_model, unless_refused
 from deployer.connected.image.definition import dockerfile as dockerfiles
 from deployer.contract.base import variables
 from deployer.contract.base.errors import UsageError
@@ -52,18 +52,6 @@ DebianPackage = Annotated[
 ]
 
 _IMAGE = re.compile(r"^[a-z0-9][a-zA-Z0-9._/:-]*@sha256:[0-9a-f]{64}$")
-
-
-def _checked(check: Callable[[str], str]) -> AfterValidator:
-    """Return a validator that fails if ``check`` raises UsageError."""
-
-    def validate(text: str) -> str:
-        try:
-            return check(text)
-        except UsageError as error:  # pydantic collects ValueErrors and reports all of them at once
-            raise ValueError(f"{error.message} ({error.hint})") from error
-
-    return AfterValidator(validate)
 
 
 def _image(reference: str) -> str:
@@ -199,9 +187,9 @@ class JobDefinition(Model):
     nodes: int = Field(default=1, ge=1)
     ranks_per_node: int = Field(default=1, ge=1)
     threads: int = Field(default=1, ge=1)
-    time: Annotated[str, _checked(check_time)] = "01:00:00"
-    workdir: Annotated[str, _checked(check_workdir)] | None = None
-    stdin: Annotated[str, _checked(check_stdin)] | None = None
+    time: Annotated[str, unless_refused(check_time)] = "01:00:00"
+    workdir: Annotated[str, unless_refused(check_workdir)] | None = None
+    stdin: Annotated[str, unless_refused(check_stdin)] | None = None
     memory: int | None = Field(default=None, ge=1)
     environment: dict[str, str] = {}
 
