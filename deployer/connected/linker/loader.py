@@ -22,9 +22,6 @@ _CACHE_ENTRY = struct.Struct("<iIIIQ")
 #: Flags of a cache entry for a glibc library, by machine: x86-64, AArch64, i386.
 _CACHE_FLAGS = {62: 0x0303, 183: 0x0A03, 3: 0x0003}
 
-#: Names of architectures, as in the kernel, by ABI number.
-MACHINES = {3: "i386", 21: "ppc64le", 22: "s390x", 40: "arm", 62: "x86_64", 183: "aarch64", 243: "riscv64"}
-
 #: The folders that the distributions' loaders search last: Debian's, then those of Red Hat and SUSE.
 _DEFAULTS = {
     62: ("/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib64", "/usr/lib64", "/lib", "/usr/lib"),

@@ -46,7 +46,7 @@ NVSHMEM_BY_MPI = re.compile(r"^nvshmem_bootstrap_(mpi|shmem)\.so")
 _NVSHMEM_CHOICE = "NVSHMEM_BOOTSTRAP"
 _X86_64, _I386 = 62, 3
 #: For each OCI architecture name: the machines whose programs a Linux of that architecture runs.
-_RUN_BY = {"amd64": (_X86_64, _I386), "arm64": (183,), "ppc64le": (21,), "riscv64": (243,)}
+_RUN_BY = {"amd64": (_X86_64, _I386), "arm64": (183,), "ppc64le": (21,), "s390x": (22,), "riscv64": (243,)}
 #: The kernel's limit for scripts whose interpreter is itself a script.
 _MAX_INTERPRETERS = 5
 

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from deployer.connected.check.rules.case import CAPTURE, MISSING_FACTS, Case
 from deployer.connected.linker.code.instructions import BEYOND, Instructions
 from deployer.connected.linker.process import Process
-from deployer.connected.rootfs.machine import OF_KERNEL
 from deployer.connected.site_profile.profile import Partition
 from deployer.contract.bundle.manifest import Manifest
+from deployer.contract.elf.machines import kernel_name
 from deployer.contract.rules.findings import ERROR, WARNING, Finding
 
 #: The flags of each level, limited to the flags that a profile records (``site.capture.node.FLAGS``).
@@ -22,9 +22,6 @@ _LEVELS: Mapping[int, frozenset[str]] = {
     3: frozenset({"sse4_1", "sse4_2", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma"}),
 }
 _LEVELS = {**_LEVELS, 4: _LEVELS[3] | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}}
-
-#: Architecture names: OCI's and the kernel's.
-MACHINES = {name: kernel for kernel, name in OF_KERNEL.items()}
 
 #: Libraries that use instructions without checking for them: names, flags, and the package that they belong to.
 _LIBRARIES = (
@@ -50,7 +47,7 @@ def machines(partition: Partition, manifest: Manifest) -> tuple[str, str]:
 
     If one of them is unknown, it is assumed to equal the other.
     """
-    image = MACHINES.get(manifest.image.architecture)
+    image = kernel_name(manifest.image.architecture)
     return image or partition.architecture or "", partition.architecture or image or ""
 
 

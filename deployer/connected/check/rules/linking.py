@@ -5,8 +5,9 @@ from collections.abc import Iterator
 
 from deployer.connected.check.libc import newer_base
 from deployer.connected.check.rules import mpi as mpi_rules
-from deployer.connected.linker.loader import MACHINES, WrongVersion
+from deployer.connected.linker.loader import WrongVersion
 from deployer.connected.linker.process import CXX, FAMILIES, Process
+from deployer.contract.elf.machines import BY_NUMBER
 from deployer.contract.rules import hostfiles
 from deployer.contract.rules.findings import ERROR, NOTE, Finding
 from deployer.contract.site.plan import NO_MPI
@@ -25,7 +26,8 @@ def machine(process: Process) -> Iterator[Finding]:
     mapped = [loaded.soname or posixpath.basename(loaded.path) for loaded in process.loader.objects]
     for path, number in process.loader.foreign.items():
         if not process.host_path(path) and not any(map(posixpath.basename(path).startswith, mapped)):
-            text = f"it is for {MACHINES.get(number, f'machine {number}')}, and the nodes are not"
+            known = BY_NUMBER.get(number)
+            text = f"it is for {known.kernel if known else f'machine {number}'}, and the nodes are not"
             remedy = (
                 "build it for the nodes' architecture, or install the package for it: a wheel of another platform, or "
                 "a program that was copied from another machine, does not run"

@@ -4,11 +4,11 @@ import re
 from collections.abc import Iterator
 
 from deployer.connected.check.rules.case import Case
-from deployer.connected.check.rules.cpu import MACHINES
 from deployer.connected.image.wheelhouse.target import Target
 from deployer.connected.linker.job_filesystem import JobFilesystem
 from deployer.contract.base.errors import DeployerError
 from deployer.contract.bundle.manifest import VARIANTS, WHEELS
+from deployer.contract.elf.machines import kernel_name
 from deployer.contract.rules.findings import ERROR, Finding
 
 _PYTHON = re.compile(r"/python3\.(\d+)$")
@@ -37,7 +37,7 @@ def target_of(case: Case) -> Target | None:
     libraries = [entry.facts for path, entry in case.image.entries.items() if path.endswith("/libc.so.6")]
     defines = [_GLIBC.match(version) for facts in libraries if facts for version in facts.dynamic.defines]
     glibc = max((int(version[1]) for version in defines if version), default=None)
-    machine = MACHINES.get(image.architecture)
+    machine = kernel_name(image.architecture)
     if minor is None or glibc is None or machine is None:
         return None
     return Target((3, int(minor[1])), (2, glibc), machine, {})

@@ -13,9 +13,9 @@ from deployer.connected.ground.scratch import Scratch
 from deployer.connected.image.bases import imported, registry
 from deployer.connected.image.definition.definition import Base
 from deployer.connected.image.definition.settings import BuildSettings
-from deployer.connected.rootfs.machine import OF_KERNEL
 from deployer.contract.base.errors import JobFailed, UsageError
 from deployer.contract.base.shell import quoted
+from deployer.contract.elf.machines import BY_KERNEL
 from deployer.system import files, process
 
 _logger = logging.getLogger("deployer.base")
@@ -105,7 +105,7 @@ def debian(
     tarball = debian_tarball(base, host, say, offline)
     say(f"base: import {tarball.name} as {tag}")
     with Scratch(Path(tempfile.gettempdir())) as scratch, engine.errors_named(client, f"import {tarball}"):
-        imported.load_flat(client, tarball, tag, OF_KERNEL[base.architecture or os.uname().machine], scratch)
+        imported.load_flat(client, tarball, tag, BY_KERNEL[base.architecture or os.uname().machine].oci, scratch)
     return tag
 
 
@@ -169,7 +169,7 @@ def command(base: Base, apt: Mapping[str, str], sources: str = "") -> list[str]:
         argv += _temporary("etc/apt/apt.conf.d/99deployer", settings)
     argv += [f"--customize-hook={_TRIMMED}", f"--customize-hook={_SAME_DATES}"]
     if base.architecture:
-        argv.append(f"--architectures={OF_KERNEL[base.architecture]}")
+        argv.append(f"--architectures={BY_KERNEL[base.architecture].oci}")
     if base.include:
         argv.append("--include=" + ",".join(sorted(set(base.include))))
     return [*argv, str(base.debian), "-"]

@@ -1,0 +1,48 @@
+"""Names of processor architectures: the number in ELF headers, the kernel's name, and the name in OCI documents.
+
+A profile, a plan and a definition have the kernel's names (``uname -m``); an image and a bundle have OCI's.
+Sources: System V ABI, "ELF Header"; OCI image-spec, "config", which takes Go's GOARCH.
+"""
+
+from typing import Dict, NamedTuple, Optional
+
+
+class Architecture(NamedTuple):
+    """A processor architecture.
+
+    Attributes:
+        number: the machine's number in ELF headers.
+        kernel: its name in the kernel.
+        oci: its name in OCI documents. Debian has the same, except for ppc64el and i386.
+    """
+
+    number: int
+    kernel: str
+    oci: str
+
+
+X86_64 = Architecture(62, "x86_64", "amd64")
+AARCH64 = Architecture(183, "aarch64", "arm64")
+I386 = Architecture(3, "i386", "386")
+ARM = Architecture(40, "arm", "arm")
+
+ALL = (
+    X86_64,
+    AARCH64,
+    I386,
+    ARM,
+    Architecture(21, "ppc64le", "ppc64le"),
+    Architecture(22, "s390x", "s390x"),
+    Architecture(243, "riscv64", "riscv64"),
+)
+BY_NUMBER: Dict[int, Architecture] = {each.number: each for each in ALL}
+BY_KERNEL: Dict[str, Architecture] = {each.kernel: each for each in ALL}
+BY_OCI: Dict[str, Architecture] = {each.oci: each for each in ALL}
+
+#: Architectures whose Linux also runs programs of another one.
+ALSO_RUNS = {X86_64: I386, AARCH64: ARM}
+
+
+def kernel_name(oci: str) -> Optional[str]:
+    """Return the kernel's name of an architecture with a name in OCI; None if it is not known."""
+    return BY_OCI[oci].kernel if oci in BY_OCI else None
