@@ -15,7 +15,7 @@ from pathlib import Path
 from deployer.contract.base import json_records, tarformat
 from deployer.contract.base.tarformat import FILE, FOLDER, HARDLINK, SYMLINK, TarEntry
 from deployer.contract.bundle import manifest as manifests
-from deployer.contract.bundle import oci, sealed_file
+from deployer.contract.bundle import multiarch, oci, sealed_file
 from deployer.contract.bundle.job import Job
 from deployer.contract.bundle.manifest import (
     DATA,
@@ -100,7 +100,17 @@ def whole(entries):
     return [(section, stream(list(pairs))) for section, pairs in sections] + [(tarformat.LINKS, END)]
 
 
-def build(pieces=None, extra=(), name="tiny", version="1.0", jobs=(), raws=None, layer_digest=None, python=None):
+def build(
+    pieces=None,
+    extra=(),
+    name="tiny",
+    version="1.0",
+    jobs=(),
+    raws=None,
+    layer_digest=None,
+    python=None,
+    architecture="amd64",
+):
     """Return the bytes of a bundle whose layer has the uncompressed ``pieces`` (holds, bytes), gzip frames.
 
     ``extra`` are more members: (name, bytes), or with the mode as a third. Wheels become overlays, as pack makes them.
@@ -117,11 +127,11 @@ def build(pieces=None, extra=(), name="tiny", version="1.0", jobs=(), raws=None,
     layer = layer._replace(digest=layer_digest or layer.digest)
     builder.layer(layer.member, frames, raws, holds)
     raw = hashlib.sha256(b"".join(pieces)).hexdigest()
-    config = oci.config("amd64", {"Env": ["PATH=/bin"]}, "sha256:" + raw)
+    config = oci.config(architecture, {"Env": ["PATH=/bin"]}, "sha256:" + raw)
     builder.member(oci.blob(config).member, [config])
     image_manifest = oci.manifest(oci.blob(config), layer, "gzip")
     builder.member(oci.blob(image_manifest).member, [image_manifest])
-    builder.member(oci.INDEX_FILE, [oci.index(oci.blob(image_manifest), name, version, "amd64")])
+    builder.member(oci.INDEX_FILE, [oci.index(oci.blob(image_manifest), name, version, architecture)])
     wheels = {}
     for member, data, *mode in extra:
         if member.endswith(".whl"):
@@ -131,10 +141,23 @@ def build(pieces=None, extra=(), name="tiny", version="1.0", jobs=(), raws=None,
             builder.member(member, [data], *mode)
     overlays = [overlay(builder, overlay_name, found) for overlay_name, found in sorted(wheels.items())]
     image = Image(
-        oci.blob(config).digest, layer.digest, "amd64", ["PATH=/bin"], "/", [], [], python, sum(raws), len(ENTRIES)
+        oci.blob(config).digest, layer.digest, architecture, ["PATH=/bin"], "/", [], [], python, sum(raws), len(ENTRIES)
     )
     manifest = Manifest(name, version, {"name": "gzip", "version": "1", "level": 6}, {}, image, {}, list(jobs), [], [])
     return builder.seal(manifest._replace(overlays=overlays))
+
+
+def join(bundles):
+    """Return a file with several bundles, as the product's ``joined.join`` makes it. Change the parts to attack."""
+    table = []
+    for data in bundles:
+        seal = sealed_file.read_tail(data[-sealed_file.TAIL :], len(data))
+        manifest = sealed_file.read_manifest(data[seal.offset : -sealed_file.TAIL], seal)
+        image = oci.blob(sealed_file.image_manifest(manifest))
+        architecture = manifest.image.architecture
+        table.append(multiarch.OneOfSeveral(architecture, len(data), seal.sha256, image.digest, image.size))
+    several = multiarch.Several(manifest.name, manifest.version, table)
+    return b"".join(data[: -len(END)] for data in bundles) + multiarch.ending(several)
 
 
 def write(path, *pieces, **options):

@@ -89,11 +89,16 @@ def begin_flush(descriptor: int, offset: int, size: int) -> None:
         os.posix_fadvise(descriptor, offset, size, os.POSIX_FADV_DONTNEED)  # this does not wait
 
 
+def part_of(path: str) -> str:
+    """Return a name for a temporary file of ``path``, which ``reap_parts`` recognizes."""
+    return os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.{os.urandom(4).hex()}.part")
+
+
 def _new_part(folder: str, name: str) -> Tuple[int, str]:
     """Make a temporary file, locked while it is open; return its descriptor and path."""
     while True:
         # mkstemp does the same, but its module takes longer to import than a node needs to write its record.
-        path = os.path.join(os.path.abspath(folder), f".{name}.{os.urandom(4).hex()}.part")
+        path = part_of(os.path.join(os.path.abspath(folder), name))
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         except FileExistsError:

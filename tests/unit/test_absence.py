@@ -31,6 +31,7 @@ REVIEWED = {
     "site/inside/hub.py::_accept": "a connection that has gone again",
     "site/container/home.py::_is_abandoned": "a home without a job: it goes an hour after its last change",
     "site/rank/payload_monitor.py::leave": "what stays is removed by the next job on the node",
+    "system/trust/several_bundles.py::in_file": "whoever opens the file next reports the error",
     "site/jobs/jobs.py::_unwritten": "the error is the answer",
     "system/observe/audit_hook.py::(module)": "the payload runs, unobserved",
     "system/observe/audit_hook.py::hook": "runs in the payload, which must not notice",

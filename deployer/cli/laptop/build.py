@@ -7,9 +7,9 @@ from typing import Any
 
 from deployer.cli.laptop import settings
 from deployer.cli.site import common
-from deployer.connected.bundle import sources
+from deployer.connected.bundle import architectures, sources
 from deployer.connected.ground import caches, progress
-from deployer.connected.image.build import BuildOptions, build
+from deployer.connected.image.build import BuildOptions, BuildResult, build
 from deployer.connected.image.builders import choice
 from deployer.connected.image.definition.definition import load
 from deployer.connected.image.wheelhouse.wheelhouse import Mode
@@ -40,9 +40,10 @@ def add_parsers(subparsers: Any) -> None:
     common.flag(command, "--offline", text)
     text = "a folder with your own wheels for the wheelhouse; may be repeated"
     command.add_argument("--find-links", metavar="DIR", type=Path, action="append", default=[], help=text)
-    text = "compile Horovod only for the MPI of this site, a profile's name or path; may be repeated (default: for "
-    text += "each MPI family of the definition)"
+    text = "build for the processor of this site's nodes, and compile Horovod only for its MPI; a profile's name or "
+    text += "path; may be repeated (default: for each MPI family of the definition)"
     common.repeated(command, "--site", "SITE", text)
+    add_architecture(command, "build")
     text = f"what builds the image: {', '.join(choice.BUILDERS)} (default: the first of them that is at hand)"
     common.add(command, "--builder", "BUILDER", text, choices=choice.BUILDERS)
     text = "a secret for RUN --mount=type=secret: id=NAME,src=FILE or id=NAME,env=VARIABLE; may be repeated"
@@ -63,22 +64,41 @@ def run(args: argparse.Namespace) -> None:
         raise UsageError("--upgrade writes a new python.lock, which --locked and --offline do not allow")
     files = settings.build_files(args)
     definition = load(args.definition)
+    sites = [profile_of(site) for site in args.site]
     options = BuildOptions(
         **files,
         no_cache=args.no_cache,
         accept=tuple(args.accept),
         mode=Mode(args.locked, args.offline, args.upgrade),
         find_links=args.find_links,
-        families=sources.families_for(definition, [profile_of(site) for site in args.site]),
+        families=sources.families_for(definition, sites),
         builder=args.builder,
         secrets=dict(map(_secret, args.secret)),
         ssh=args.ssh,
     )
+    results = []
     with caches.in_use():
-        built = build(definition, options, lambda line: None if terminal.is_quiet() else progress.show_beside(line))
+        for each in architectures.definitions(definition, args.architecture, sites):
+            built = build(each, options, lambda line: None if terminal.is_quiet() else progress.show_beside(line))
+            results.append(built)
+            if not args.json:
+                _show(built)
     if args.json:
-        terminal.show_json(built.record())
-    elif not built.tag:
+        first, *others = (built.record() for built in results)
+        terminal.show_json({**first, "others": others})
+    site = settings.site_for_hint(args.site[0] if args.site else None)
+    common.suggest(args, "pack", args.definition, "--site", site, "-o", f"{definition.name}.tar")
+
+
+def add_architecture(command: argparse.ArgumentParser, verb: str) -> None:
+    """Add the option that chooses the processors."""
+    text = f"{verb} for this processor, {' or '.join(architectures.MACHINES)}; may be repeated (default: of the nodes "
+    text += "of --site, else those of the definition, else an archive's or image's own, and x86_64 for Debian)"
+    common.repeated(command, "--architecture", "MACHINE", text, choices=architectures.MACHINES)
+
+
+def _show(built: BuildResult) -> None:
+    if not built.tag:
         size = f"{built.size / 1e6:.1f} MB, {built.seconds:.1f} s"
         terminal.show(f"built {built.name}:{built.version} without Docker: {size}")
         terminal.show(f"image {built.base}, {built.image}")
@@ -94,8 +114,6 @@ def run(args: argparse.Namespace) -> None:
             proofs = ", ".join(variant.proofs)
             terminal.show(f"Horovod for {variant.abi}: {variant.wheel.name}, tested on {proofs} ({how})")
         terminal.show(f"log {built.log}")
-    site = settings.site_for_hint(args.site[0] if args.site else None)
-    common.suggest(args, "pack", args.definition, "--site", site, "-o", f"{definition.name}.tar")
 
 
 def _secret(text: str) -> tuple[str, bytes]:

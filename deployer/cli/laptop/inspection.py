@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from deployer.cli.site import common
-from deployer.cli.site.inspection import show_manifest
+from deployer.cli.site.inspection import show_manifest, show_several
 from deployer.connected.bundle.about import end_of_support
 from deployer.connected.bundle.about import sbom as sboms
 from deployer.connected.bundle.about.listing import files_of
@@ -16,7 +16,7 @@ from deployer.contract.base.errors import UsageError
 from deployer.contract.bundle.manifest import REHEARSALS_PREFIX
 from deployer.contract.bundle.sealed_file import read_manifest
 from deployer.system import files, terminal
-from deployer.system.trust.verify import begin, opened, read_manifest_block, read_seal, verify
+from deployer.system.trust.verify import begin, opened, read_manifest_block, read_seal, size_of, verify
 
 _KINDS = {"deb": "Debian", "pypi": "Python", "generic": "other"}
 
@@ -37,6 +37,8 @@ def run(args: argparse.Namespace) -> None:
     """Show one of three views of a bundle."""
     if args.since and not args.html:
         raise UsageError("--since requires --html FILE", "without a page: deployer diff A.tar B.tar")
+    if not (args.html or args.files or args.sbom) and show_several(args, args.bundle):
+        return
     if args.html or args.files:
         (_page if args.html else _files)(args)
         return
@@ -87,7 +89,7 @@ def _page(args: argparse.Namespace) -> None:
 def _files(args: argparse.Namespace) -> None:
     """Print one line per entry, or one record per entry with --json."""
     with opened(args.bundle) as stream:
-        with progress.bar("verify", Path(args.bundle).stat().st_size) as advance:
+        with progress.bar("verify", size_of(stream)) as advance:
             verify(stream, args.bundle, progress=advance)  # a partial list of a damaged bundle would mislead
         for listed in files_of(begin(stream, args.bundle)):
             common.show_result(args, listed.record(), listed.line())

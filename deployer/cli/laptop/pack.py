@@ -1,10 +1,11 @@
 """deployer pack: write a bundle."""
 
 import argparse
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deployer.cli.laptop import settings
+from deployer.cli.laptop import build, settings
 from deployer.cli.site import common
 from deployer.cli.site.common import show
 from deployer.connected.bundle import pack as packing
@@ -13,6 +14,7 @@ from deployer.connected.bundle.contents import Contents
 from deployer.connected.bundle.layer import framecache
 from deployer.connected.check.checking import Checking
 from deployer.connected.ground import caches
+from deployer.connected.ground.locked_folder import lock
 from deployer.connected.image.lint import RULES
 from deployer.connected.linker import commands
 from deployer.connected.rootfs.flatten import CHANGES
@@ -20,12 +22,14 @@ from deployer.contract.base.errors import UsageError
 from deployer.contract.bundle import limits
 from deployer.contract.rules.verdict import REFUSE
 from deployer.site.storage.space import human
-from deployer.system import terminal
+from deployer.system import files, terminal
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
+    from deployer.connected.image.definition.definition import Definition
     from deployer.connected.site_profile.profile import Profile
+    from deployer.contract.rehearsal.rehearsal import Rehearsal
 
 
 #: The parts in ``deployer.connected.bundle.kit``. Importing that module only for the names would be slow.
@@ -46,6 +50,7 @@ def add_parsers(subparsers: Any) -> None:
     text = "add a plan for each partition of this site, or for those named (SITE:A,B); may be repeated; "
     text += "SITE is a profile's name or path, or ssh:HOST for what that site publishes"
     command.add_argument("--site", action="append", default=[], help=text)
+    build.add_architecture(command, "with DEF: pack")
     common.add(command, "--mpi", "NAME", "with --site: use this MPI of the profile in partitions that have several")
     common.add_launch(command)
     text = "treat this rule of check as a warning, with --site; the plan records it. With DEF: ignore this rule of lint"
@@ -65,23 +70,85 @@ def add_parsers(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Pack, and print the result."""
+    """Pack, and print the result. Raises UsageError unless exactly one source is given."""
+    given = [args.definition, args.image, args.archive, args.rootfs]
+    if sum(source is not None for source in given) != 1:
+        hint = "see: deployer pack --help"
+        raise UsageError("pack requires exactly one of DEF, --image, --archive and --rootfs", hint)
+    if args.definition and (args.name or args.version):
+        hint = "leave out --name and --version"
+        raise UsageError("--name and --version cannot be used with DEF: the definition has them", hint)
+    if not args.definition and not (args.name and args.version):
+        raise UsageError("--image, --archive and --rootfs need --name and --version")
     sites = _profiles(args.site, args.mpi, args.launch)
+    if args.architecture and not args.definition:
+        raise UsageError("--architecture requires DEF", "an image, an archive and a folder have their own")
+    if not args.definition:
+        return _print(args, [_pack(args, None, sites, Path(args.output))], sites)
+    from deployer.connected.bundle import architectures
+    from deployer.connected.image.definition.definition import load
+
+    definitions = architectures.definitions(load(args.definition), args.architecture, sites)
+    if len(definitions) == 1:
+        return _print(args, [_pack(args, definitions[0], sites, Path(args.output))], sites)
+    return _several(args, definitions, sites)
+
+
+def _several(args: argparse.Namespace, definitions: "Sequence[Definition]", sites: "list[Profile]") -> int:
+    """Pack a bundle for each processor, and join them into one file."""
+    from deployer.connected.bundle import architectures, joined
+
+    output = Path(args.output)
+    files.reap_parts(str(output))
+    packed = []
+    with ExitStack() as cleanup:
+        for definition in definitions:
+            part = Path(files.part_of(str(output)))
+            cleanup.callback(part.unlink, missing_ok=True)
+            terminal.tell(f"for {definition.machine}:")
+            fitting = [own for site in sites if (own := architectures.fitting(site, str(definition.machine)))]
+            packed.append(_pack(args, definition, fitting, part))
+            lock(cleanup.enter_context(part.open("rb")))  # so that the next pack does not reap it
+        several = joined.join([each.path for each, _ in packed], output)
+    named = zip(several.paths(str(output)), packed, strict=True)
+    return _print(args, [(each._replace(path=Path(path)), outcome) for path, (each, outcome) in named], sites)
+
+
+def _pack(
+    args: argparse.Namespace, definition: "Definition | None", sites: "list[Profile]", output: Path
+) -> "tuple[packing.Packed, Rehearsal | None]":
+    """Pack one bundle, and rehearse it if asked."""
     cache = None if args.no_cache else framecache.default_folder()
     with caches.in_use():
-        contents = _contents(args, sites)._replace(kit=args.kit, mount_points=args.mount_point)
-        output, checking = Path(args.output), _checking(args)
+        contents = _contents(args, definition, sites)._replace(kit=args.kit, mount_points=args.mount_point)
+        checking = _checking(args)
         packed = packing.pack(contents, sites, output, args.codec, cache, args.changes, checking, terminal.tell)
     outcome = None
     if args.rehearse:  # the first job, for the first site
         from deployer.connected.bundle import rehearsals
         from deployer.connected.rehearse.ask import ways
 
-        outcome = ways.usual(args.output, None, sites[0] if sites else None, terminal.tell)
-        rehearsals.record(Path(args.output), outcome)  # the bundle has no signatures yet
-    code = outcome.exit_code if outcome else 0
-    if common.as_json(args, {**packed.record(), **({"rehearsal": outcome.record()} if outcome else {})}):
+        outcome = ways.usual(str(output), None, sites[0] if sites else None, terminal.tell)
+        rehearsals.record(output, outcome)  # the bundle has no signatures yet
+    return packed, outcome
+
+
+def _print(
+    args: argparse.Namespace, results: "list[tuple[packing.Packed, Rehearsal | None]]", sites: "list[Profile]"
+) -> int:
+    """Print what was packed, and return the exit code."""
+    code = max(outcome.exit_code if outcome else 0 for _, outcome in results)
+    parts = [{**packed.record(), **({"rehearsal": outcome.record()} if outcome else {})} for packed, outcome in results]
+    if common.as_json(args, {**parts[0], "others": parts[1:]}):
         return code
+    for packed, outcome in results:
+        _show(packed, outcome)
+    if not code:
+        _suggest(args, results[0][0], sites)
+    return code
+
+
+def _show(packed: packing.Packed, outcome: "Rehearsal | None") -> None:
     image, frames = packed.manifest.image, packed.frames
     what = f"{image.entries} entries, {human(image.raw_size)} unpacked"
     what = f"{what}; {packed.reused} of {frames} frames from the cache" if image.entries else "only data"
@@ -95,9 +162,6 @@ def run(args: argparse.Namespace) -> int:
             show(plan.checked, [plan.way])
     if outcome:
         common.show_rehearsal(outcome)
-    if not code:
-        _suggest(args, packed, sites)
-    return code
 
 
 def in_words(changes: "Mapping[str, int]") -> str:
@@ -146,24 +210,13 @@ def _checking(args: argparse.Namespace) -> Checking:
     return Checking(of_check, None if args.no_cache else index.default_folder())
 
 
-def _contents(args: argparse.Namespace, sites: "list[Profile]") -> Contents:
-    """Return the contents of the bundle. Raises UsageError unless exactly one source is given."""
-    given = [args.definition, args.image, args.archive, args.rootfs]
-    if sum(source is not None for source in given) != 1:
-        hint = "see: deployer pack --help"
-        raise UsageError("pack requires exactly one of DEF, --image, --archive and --rootfs", hint)
-    if args.definition:
-        if args.name or args.version:
-            hint = "leave out --name and --version"
-            raise UsageError("--name and --version cannot be used with DEF: the definition has them", hint)
-        from deployer.connected.image.definition.definition import load
+def _contents(args: argparse.Namespace, definition: "Definition | None", sites: "list[Profile]") -> Contents:
+    """Return the contents of the bundle."""
+    if definition:
         from deployer.connected.image.lint import lint
 
-        definition = load(args.definition)
         lint.refuse(definition, args.accept)
         return sources.from_definition(definition, sources.families_for(definition, sites), args.accept)
-    if not (args.name and args.version):
-        raise UsageError("--image, --archive and --rootfs need --name and --version")
     if args.image:
         return sources.from_image(args.image, args.name, args.version)
     if args.archive:

@@ -10,6 +10,7 @@ from typing import Any, Optional
 from deployer.cli.site import common
 from deployer.cli.site.meter import Meter
 from deployer.contract.base.errors import UsageError
+from deployer.contract.base.json_records import Record
 from deployer.contract.base.text import counted
 from deployer.site.install import admit
 from deployer.site.install import gc as collecting
@@ -17,7 +18,7 @@ from deployer.site.install import remove as removing
 from deployer.site.jobs import jobfolders
 from deployer.site.storage import space, store
 from deployer.system import files, terminal
-from deployer.system.trust import policy
+from deployer.system.trust import policy, several_bundles
 from deployer.system.trust import verify as verifying
 
 #: Defaults of gc: the number of images to keep per name, and the age of job folders to remove.
@@ -61,26 +62,34 @@ def duration(text: str) -> int:
 
 
 def _verify(args: argparse.Namespace) -> None:
+    several = several_bundles.in_file(args.bundle)
+    verified = [_verified(path, args) for path in (several.paths(args.bundle) if several else [args.bundle])]
+    first, *others = verified
+    shown = not common.as_json(args, dict(first, others=others) if several else first)
+    if shown and args.front.prog.endswith(".pyz"):
+        common.suggest(args, "install", args.bundle)
+
+
+def _verified(path: str, args: argparse.Namespace) -> Record:
+    """Verify a bundle, print the result unless it is printed as JSON, and return it as a record."""
     root: Optional[str] = None
     with suppress(UsageError):  # a laptop has no root folder
         root = store.locate(None).root
     policies = policy.load(root, args.signers)
-    with verifying.opened(args.bundle) as stream:
-        size = os.fstat(stream.fileno()).st_size
+    with verifying.opened(path) as stream:
+        size = verifying.size_of(stream)
         with Meter("verify") as meter:
-            bundle = verifying.verify(stream, args.bundle, policies=policies, progress=lambda done: meter(done, size))
-    manifest = bundle.manifest
+            bundle = verifying.verify(stream, path, policies=policies, progress=lambda done: meter(done, size))
+    manifest, signers = bundle.manifest, bundle.trust.signers
     keys = [key.fingerprint for key in bundle.trust.keys]
-    record = {"name": manifest.name, "version": manifest.version, "digest": bundle.digest, "keys": keys}
-    if common.as_json(args, dict(record, signers=bundle.trust.signers)):
-        return
-    terminal.show(f"{manifest.name}:{manifest.version} is intact")
-    terminal.show(f"digest {bundle.digest}")
-    for signer in bundle.trust.signers:
-        terminal.show(f"signed by {signer}")
-    common.warn(admit.origin(bundle.trust, bundle.digest))
-    if args.front.prog.endswith(".pyz"):
-        common.suggest(args, "install", args.bundle)
+    if not args.json:
+        machine = several_bundles.split(path)[1]
+        terminal.show(f"{manifest.name}:{manifest.version}{f' for {machine}' if machine else ''} is intact")
+        terminal.show(f"digest {bundle.digest}", *(f"signed by {signer}" for signer in signers))
+        common.warn(admit.origin(bundle.trust, bundle.digest))
+    return {
+        "name": manifest.name, "version": manifest.version, "digest": bundle.digest, "keys": keys, "signers": signers
+    }  # fmt: skip
 
 
 def _list(args: argparse.Namespace) -> None:

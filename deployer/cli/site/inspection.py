@@ -16,7 +16,7 @@ from deployer.site.install import incoming
 from deployer.site.storage import store
 from deployer.site.storage.space import human
 from deployer.system import files, terminal
-from deployer.system.trust import trust
+from deployer.system.trust import several_bundles, trust
 from deployer.system.trust.verify import opened, read_manifest_block, read_seal
 
 #: Width of the column with a member's size.
@@ -29,7 +29,23 @@ def add_parsers(subparsers: Any) -> None:
     common.add(command, "what", "WHAT", "a bundle, a folder that push --to wrote, or an installed image: see `list`")
 
 
+def show_several(args: argparse.Namespace, file: str) -> bool:
+    """Print what a file with several bundles holds, and return whether it is such a file."""
+    several = several_bundles.in_file(file)
+    if several is None:
+        return False
+    record = {"name": several.name, "version": several.version, "bundles": [one._asdict() for one in several.bundles]}
+    if not common.as_json(args, record):
+        terminal.show(f"{several.name}:{several.version} for {' and '.join(several.machines)}")
+        for path, one in zip(several.paths(file), several.bundles):
+            terminal.show(f"{human(one.size)}  {path}", f"    digest sha256:{one.sha256}")
+        common.suggest(args, "inspect", several.paths(file)[0])
+    return True
+
+
 def _inspect(args: argparse.Namespace) -> None:
+    if show_several(args, args.what):
+        return
     is_path = files.exists(args.what) or "/" in args.what or args.what.endswith(".tar")
     image = None if is_path else store.locate(args.root).find(args.what)
     path = store.locate(args.root).bundle(image.receipt) if image else args.what

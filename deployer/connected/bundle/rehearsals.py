@@ -33,6 +33,9 @@ def record(path: Path, outcome: Rehearsal) -> bool:
         raise UsageError(f"the outcome of {outcome.job} has {len(data)} bytes", "shorten the job's arguments")
     rehearsal.read(data, f"the outcome of {outcome.job}")  # an unreadable member would spoil the bundle
     new = f"{REHEARSALS_PREFIX}{outcome.job}{'@' + outcome.site if outcome.site else ''}.json"
+    if not files.is_file(str(path)):
+        hint = "rehearse with pack --rehearse, or record in the bundle for one processor and pack again"
+        raise UsageError(f"cannot record a rehearsal in {path}, one of several bundles", hint)
     with opened(str(path)) as stream:
         bundle = begin(stream, str(path))
         manifest = bundle.manifest

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from deployer.connected.bundle import architectures
 from deployer.connected.bundle.contents import Contents
 from deployer.connected.check.checking import Checking
 from deployer.connected.deploy import last_deploy
@@ -120,7 +121,7 @@ class Packing:
     ) -> None:
         self._request, self._show, self._say = request, show, say
         self.stages: list[DeployStage] = []
-        self.definition = definition
+        [self.definition, *_] = architectures.definitions(definition, [], [site] if site else [])
         self._sites = [site] if site else []
         self._bundle = request.output or bundle_of(self.definition, site)
 
@@ -292,4 +293,4 @@ def megabytes(size: int) -> str:
 def bundle_of(definition: Definition, site: Profile | None) -> Path:
     """Return the cache file into which a definition is packed for a site, or for none."""
     words = [definition.name, definition.version, *([site.name] if site else [])]
-    return caches.DEPLOY.folder / f"{'-'.join(words)}.tar"
+    return caches.DEPLOY.folder / f"{'-'.join(words)}{definition.suffix}.tar"

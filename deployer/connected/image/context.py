@@ -71,4 +71,4 @@ def excluded(definition: Definition) -> list[str]:
     for folder in (folder.resolve() for folder in apart if folder is not None):
         if folder != top and folder.is_relative_to(top):
             patterns.append(folder.relative_to(top).as_posix())
-    return [*patterns, locks.FILE, f"!{definition.dockerfile}"]
+    return [*patterns, locks.FILE, "python-*.lock", f"!{definition.dockerfile}"]

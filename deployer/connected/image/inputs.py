@@ -63,7 +63,7 @@ def current(definition: Definition, candidates: Sequence[str]) -> str:
             if is_current(definition, (image.get("Config") or {}).get("Labels") or {}):
                 return str(image["Id"])
     reason = "its image was built from other inputs or by an older deployer" if images else "it is not built"
-    raise Refused(f"cannot pack {definition.tag}: {reason}", f"build it: deployer build {definition.folder}")
+    raise Refused(f"cannot pack {definition.tag}: {reason}", f"build it: {definition.again}")
 
 
 def is_current(definition: Definition, labels: Mapping[str, str]) -> bool:
@@ -107,7 +107,7 @@ def _is_named(parts: Sequence[str], pattern: Sequence[str]) -> bool:
 
 def _label(definition: Definition, scope: str) -> str:
     base = definition.base
-    base_inputs: object = base.model_dump() if base else None
+    base_inputs: object = {**base.model_dump(), "machine": base.machine} if base else None
     if base and base.archive is not None:
         base_inputs = base.sha256 or imported.digest_of(definition.folder / base.archive)
     horovod = None  # otherwise the additional inputs of its variants, which the same build makes

@@ -35,7 +35,7 @@ def last_build(definition: Definition, families: Sequence[str] | None = None) ->
     Raises:
         Refused: the definition has Horovod, and the cache lacks the variant for one of its MPI families.
     """
-    again = f"build it: deployer build {definition.folder}"
+    again = f"build it: {definition.again}"
     last = last_record(definition)
     try:
         made = LastBuild(str(last["image"]), {item["abi"]: Path(item["wheel"]) for item in last["variants"]})
@@ -62,7 +62,7 @@ def last_record(definition: Definition) -> json_records.Record:
 
 def record_of(definition: Definition) -> Path:
     """Return the path of the record of a definition's last build. The log is next to it."""
-    return records_folder() / f"{definition.name}-{definition.version}.json"
+    return records_folder() / f"{definition.name}-{definition.version}{definition.suffix}.json"
 
 
 def records_folder() -> Path:

@@ -122,10 +122,10 @@ def variant_key(contents: Mapping[str, bytes], stage: str, framework: str, abi: 
 
     Args:
         contents: the recipe and its pins (compiler flags, MPIs, Horovod, build tools).
-        stage: the id of the image with the framework, Python, and the compilers' distribution.
+        stage: the id of the image with the framework, Python, and the compilers' distribution, for one processor.
     """
     recipe = {name: hashlib.sha256(data).hexdigest() for name, data in contents.items()}
-    return caches.key(recipe, stage, framework, abi, os.uname().machine)
+    return caches.key(recipe, stage, framework, abi)
 
 
 def find(key: str) -> HorovodVariant | None:

@@ -34,7 +34,7 @@ from deployer.contract.bundle.manifest import PLANS_PREFIX, Manifest
 from deployer.contract.rules.verdict import REFUSE, Checked
 from deployer.system import files, terminal
 from deployer.system.trust import trust
-from deployer.system.trust.verify import Verification, begin, opened, verify_rest
+from deployer.system.trust.verify import Verification, begin, opened, size_of, verify_rest
 
 #: The site unpacks and verifies at disk speed, and shared file systems may be slow.
 _INSTALL_SECONDS = 4 * 3600
@@ -176,7 +176,7 @@ def push(
     with opened(str(bundle)) as stream:
         verification = begin(stream, str(bundle))
         if not options.packed:
-            _verify(verification, bundle)
+            _verify(verification, bundle, size_of(stream))
         elif verification.digest != options.packed:
             text = f"{bundle} was replaced during the deploy: packed {options.packed}, found {verification.digest}"
             raise IntegrityError(text, "let nothing else write this file, and deploy again")
@@ -424,7 +424,7 @@ def push_to(bundle: Path, folder: Path, receipt: Path | None = None) -> FolderPu
         held = delta.read_receipt(files.read_text(str(receipt)).encode(), str(receipt))
     with opened(str(bundle)) as stream:
         verification = begin(stream, str(bundle))
-        _verify(verification, bundle)
+        _verify(verification, bundle, size_of(stream))
         manifest = verification.manifest
         shipment = shipment_for(stream, verification.seal, manifest, held)
         text = medium.readme(manifest, verification.digest, shipment, plans_in(manifest), bool(held))
@@ -434,9 +434,9 @@ def push_to(bundle: Path, folder: Path, receipt: Path | None = None) -> FolderPu
     return FolderPush(verification.digest, str(folder), size, count, plans_in(manifest), manifest.is_data)
 
 
-def _verify(verification: Verification, bundle: Path) -> None:
+def _verify(verification: Verification, bundle: Path, size: int) -> None:
     """Verify all of a bundle."""
-    with progress.bar("verify", bundle.stat().st_size) as advance:
+    with progress.bar("verify", size) as advance:
         verify_rest(verification, str(bundle), advance)
 
 

@@ -4,11 +4,13 @@ Source: OCI image-spec 1.0 (image-layout, manifest, config).
 """
 
 import hashlib
-from typing import Any, Dict, List, NamedTuple
+from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
 from deployer.contract.base import json_records
 from deployer.contract.base.json_records import Record
 
+MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
+INDEX_TYPE = "application/vnd.oci.image.index.v1+json"
 LAYOUT_FILE = "oci-layout"
 INDEX_FILE = "index.json"
 LAYOUT = json_records.dumps({"imageLayoutVersion": "1.0.0"})
@@ -62,7 +64,7 @@ def manifest(configuration: Blob, layer: Blob, codec: str) -> bytes:
     return json_records.dumps(
         {
             "schemaVersion": 2,
-            "mediaType": "application/vnd.oci.image.manifest.v1+json",
+            "mediaType": MANIFEST_TYPE,
             "config": _descriptor("application/vnd.oci.image.config.v1+json", configuration),
             "layers": [_descriptor(_LAYER_TYPES[codec], layer)],
         }
@@ -71,11 +73,25 @@ def manifest(configuration: Blob, layer: Blob, codec: str) -> bytes:
 
 def index(image_manifest: Blob, name: str, version: str, architecture: str) -> bytes:
     """Return the layout's index. Its only image is named NAME:VERSION, as podman and skopeo show it."""
-    entry = _descriptor("application/vnd.oci.image.manifest.v1+json", image_manifest)
-    entry["platform"] = {"architecture": architecture, "os": "linux"}
+    return index_of(MANIFEST_TYPE, image_manifest, name, version, platform=_platform(architecture))
+
+
+def index_of(media_type: str, item: Blob, name: str, version: str, **fields: Record) -> bytes:
+    """Return a layout's index with one image, or one index of images."""
+    entry: Record = dict(_descriptor(media_type, item), **fields)
     entry["annotations"] = {"org.opencontainers.image.ref.name": f"{name}:{version}"}
     manifests: List[Record] = [entry]
     return json_records.dumps({"schemaVersion": 2, "manifests": manifests})
+
+
+def image_index(images: Sequence[Tuple[str, Blob]]) -> bytes:
+    """Return an index of image manifests for several architectures. Readers take the one for their machine."""
+    manifests = [dict(_descriptor(MANIFEST_TYPE, item), platform=_platform(name)) for name, item in images]
+    return json_records.dumps({"schemaVersion": 2, "mediaType": INDEX_TYPE, "manifests": manifests})
+
+
+def _platform(architecture: str) -> Record:
+    return {"architecture": architecture, "os": "linux"}
 
 
 def codecs() -> List[str]:

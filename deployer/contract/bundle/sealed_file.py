@@ -247,8 +247,8 @@ def _check_names(names: List[str]) -> None:
         raise IntegrityError("a member of the bundle is both a file and a folder")
 
 
-def _check_oci(manifest: Manifest, by_member: Dict[str, List[Segment]]) -> None:
-    """Raise IntegrityError unless the OCI documents match config, layer, name and version."""
+def image_manifest(manifest: Manifest) -> bytes:
+    """Return the image manifest of a bundle. Raises IntegrityError if it lacks the configuration or the layer."""
     sizes = {member.name: member.size for member in manifest.members}
     codec = str(manifest.codec["name"])
     if codec not in oci.codecs():
@@ -260,15 +260,19 @@ def _check_oci(manifest: Manifest, by_member: Dict[str, List[Segment]]) -> None:
             raise IntegrityError(f"the bundle has no blob {digest}")
         return oci.Blob(digest, sizes[name])
 
-    config = blob(manifest.image.config_digest)
-    layer = blob(manifest.image.layer_digest)
-    image_manifest = oci.manifest(config, layer, codec)
-    index = oci.index(oci.blob(image_manifest), manifest.name, manifest.version, manifest.image.architecture)
+    return oci.manifest(blob(manifest.image.config_digest), blob(manifest.image.layer_digest), codec)
+
+
+def _check_oci(manifest: Manifest, by_member: Dict[str, List[Segment]]) -> None:
+    """Raise IntegrityError unless the OCI documents match config, layer, name and version."""
+    of_image = image_manifest(manifest)
+    index = oci.index(oci.blob(of_image), manifest.name, manifest.version, manifest.image.architecture)
+    config = manifest.image.config_digest
     expected = {
         oci.LAYOUT_FILE: hashlib.sha256(oci.LAYOUT).hexdigest(),
         oci.INDEX_FILE: hashlib.sha256(index).hexdigest(),
-        oci.blob(image_manifest).member: hashlib.sha256(image_manifest).hexdigest(),
-        config.member: config.digest.split(":")[1],
+        oci.blob(of_image).member: hashlib.sha256(of_image).hexdigest(),
+        oci.Blob(config, 0).member: config.split(":")[1],
     }
     for name, sha256 in expected.items():
         if [segment.sha256 for segment in by_member.get(name, ())] != [sha256]:

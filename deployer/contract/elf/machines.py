@@ -7,7 +7,7 @@ Sources: System V ABI, "ELF Header"; OCI image-spec, "config", which takes Go's 
 from typing import Dict, NamedTuple, Optional
 
 
-class Architecture(NamedTuple):
+class Processor(NamedTuple):
     """A processor architecture.
 
     Attributes:
@@ -21,23 +21,23 @@ class Architecture(NamedTuple):
     oci: str
 
 
-X86_64 = Architecture(62, "x86_64", "amd64")
-AARCH64 = Architecture(183, "aarch64", "arm64")
-I386 = Architecture(3, "i386", "386")
-ARM = Architecture(40, "arm", "arm")
+X86_64 = Processor(62, "x86_64", "amd64")
+AARCH64 = Processor(183, "aarch64", "arm64")
+I386 = Processor(3, "i386", "386")
+ARM = Processor(40, "arm", "arm")
 
 ALL = (
     X86_64,
     AARCH64,
     I386,
     ARM,
-    Architecture(21, "ppc64le", "ppc64le"),
-    Architecture(22, "s390x", "s390x"),
-    Architecture(243, "riscv64", "riscv64"),
+    Processor(21, "ppc64le", "ppc64le"),
+    Processor(22, "s390x", "s390x"),
+    Processor(243, "riscv64", "riscv64"),
 )
-BY_NUMBER: Dict[int, Architecture] = {each.number: each for each in ALL}
-BY_KERNEL: Dict[str, Architecture] = {each.kernel: each for each in ALL}
-BY_OCI: Dict[str, Architecture] = {each.oci: each for each in ALL}
+BY_NUMBER: Dict[int, Processor] = {each.number: each for each in ALL}
+BY_KERNEL: Dict[str, Processor] = {each.kernel: each for each in ALL}
+BY_OCI: Dict[str, Processor] = {each.oci: each for each in ALL}
 
 #: Architectures whose Linux also runs programs of another one.
 ALSO_RUNS = {X86_64: I386, AARCH64: ARM}

@@ -18,6 +18,7 @@ from deployer.contract.bundle import sealed_file
 from deployer.contract.bundle.manifest import Manifest, Segment
 from deployer.contract.bundle.sealed_file import Seal
 from deployer.system import digest, files
+from deployer.system.trust import several_bundles
 
 if TYPE_CHECKING:
     from deployer.system.trust.policy import Policy
@@ -80,7 +81,7 @@ class Verification:
     ) -> None:
         #: Who signed it.
         self.trust = whose
-        self._descriptor = stream.fileno()
+        self._descriptor, self._start = stream.fileno(), getattr(stream, "start", 0)
         self._path = path
         self.seal = seal
         self.digest = seal.digest
@@ -138,6 +139,7 @@ class Verification:
     def _pread(self, offset: int, size: int) -> bytes:
         with files.errors_named("read " + self._path):
             # Return when the file has the bytes, or will not get them.
+            offset += self._start
             while self._comes and os.fstat(self._descriptor).st_size < offset + size and self._comes():
                 pass
             data = os.pread(self._descriptor, size, offset)
@@ -150,25 +152,40 @@ class Verification:
 
 
 @contextmanager
-def opened(path: str) -> Iterator[IO[bytes]]:
-    """Yield the open file of a bundle. Raises UsageError if it cannot be opened."""
+def opened(path: str, machine: Optional[str] = None) -> Iterator[IO[bytes]]:
+    """Yield the open file of a bundle, or the bundle for one processor in a file with several.
+
+    Args:
+        path: the file; of a file with several also FILE:MACHINE.
+        machine: the kernel's name of the processor if the path lacks it; None: there must be only one.
+
+    Raises:
+        UsageError: it cannot be opened, or has no bundle for this processor.
+        IntegrityError: the table of several bundles is damaged.
+    """
+    file, chosen = several_bundles.split(path)
     try:
-        stream = files.open_regular(path, _CHUNK)
+        stream = files.open_regular(file, _CHUNK)
     except OSError as error:
         hint = "give the path of a bundle, a .tar file"
         raise UsageError(f"cannot open {path}: {error.strerror}", hint) from error
     with stream:
-        yield stream
+        yield several_bundles.one_of(stream, file, chosen or machine)
 
 
 def read_seal(stream: IO[bytes], path: str) -> Seal:
     """Return the seal at the end of an open bundle. It contains the file's claims, which are not verified yet."""
-    size = os.fstat(stream.fileno()).st_size
+    size = size_of(stream)
     if size < sealed_file.TAIL:
         raise IntegrityError("%s is not a bundle: it has %d bytes" % (path, size), _HINT)
     stream.seek(size - sealed_file.TAIL)
     with _named(path):
         return sealed_file.read_tail(stream.read(sealed_file.TAIL), size)
+
+
+def size_of(stream: IO[bytes]) -> int:
+    """Return the bytes of an open bundle, also of one of several in a file."""
+    return stream.size if isinstance(stream, several_bundles.BundlePart) else os.fstat(stream.fileno()).st_size
 
 
 def read_manifest_block(stream: IO[bytes], seal: Seal) -> bytes:
@@ -199,6 +216,8 @@ def begin(
         data = sealed_file.manifest_bytes(block, seal)
         whose = trust.establish(data, seal.signatures, policies)
         manifest = sealed_file.parse_manifest(data, seal)
+        if isinstance(stream, several_bundles.BundlePart):
+            stream.check(seal, manifest)
         return Verification(stream, path, seal, data, manifest, whose, arriving.comes if arriving else None)
 
 

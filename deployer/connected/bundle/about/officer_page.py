@@ -23,7 +23,7 @@ from deployer.contract.base.tarformat import FILE, TarEntry
 from deployer.contract.bundle.manifest import APP_PREFIX, DATA_PREFIX, PLANS_PREFIX, Manifest
 from deployer.contract.bundle.sealed_file import member_segments
 from deployer.contract.site import plan as plans
-from deployer.system.trust.verify import Verification, begin, opened, verify
+from deployer.system.trust.verify import Verification, begin, opened, size_of, verify
 
 _SECTIONS = (
     "What it is",
@@ -55,7 +55,7 @@ def make(path: str, before: str | None, today: dt.date) -> str:
         today: the date for checking the ends of support.
     """
     with opened(path) as stream:
-        with progress.bar("verify", Path(path).stat().st_size) as advance:
+        with progress.bar("verify", size_of(stream)) as advance:
             verified = verify(stream, path, progress=advance)
         bundle = begin(stream, path)
         manifest = bundle.manifest

@@ -40,7 +40,7 @@ def ready(definition: Definition) -> Path | None:
         return None
     path = _archive(definition.base, definition.folder) or bases.tarball_of(definition.base)
     if not path.is_file():
-        hint = f"build it: deployer build {definition.folder}"
+        hint = f"build it: {definition.again}"
         raise Refused(f"cannot pack {definition.name}:{definition.version}: it is not built", hint)
     return path
 

@@ -66,16 +66,19 @@ def ensure(
         offline: download nothing.
 
     Raises:
-        UsageError: a download is needed despite ``offline``, or the image does not exist.
+        UsageError: a download is needed despite ``offline``, or the image does not exist or is for another processor.
         DeployerError: an error of ``registry.ensure``, ``imported.ensure`` or ``debian``.
     """
     if base.image is not None:
-        name = registry.ensure(client, base.image, say, offline)
+        name = registry.ensure(client, base.image, say, offline, base.machine)
     elif base.archive is not None:
         name = imported.ensure(client, folder / base.archive, base.sha256, say)
     else:
         return debian(client, base, host, say, offline)
     architecture, engines = str(engine.image_config(client, name)["Architecture"]), engine.architecture(client)
+    if base.machine and architecture != BY_KERNEL[base.machine].oci:
+        hint = f"name a base for {base.machine}, or leave {base.machine} out of architectures and --architecture"
+        raise UsageError(f"the base {base.image or base.archive} is for {architecture}, not for {base.machine}", hint)
     if architecture != engines:
         say(f"base: {name} is for {architecture}, and the engine's machine is {engines}: RUN needs emulation")
     return name
@@ -105,7 +108,7 @@ def debian(
     tarball = debian_tarball(base, host, say, offline)
     say(f"base: import {tarball.name} as {tag}")
     with Scratch(Path(tempfile.gettempdir())) as scratch, engine.errors_named(client, f"import {tarball}"):
-        imported.load_flat(client, tarball, tag, BY_KERNEL[base.architecture or os.uname().machine].oci, scratch)
+        imported.load_flat(client, tarball, tag, BY_KERNEL[str(base.machine)].oci, scratch)
     return tag
 
 
@@ -129,8 +132,7 @@ def tarball_of(base: Base) -> Path:
 def base_key(base: Base) -> str:
     """Return the key of a base: a short digest of suite, packages, architecture, mmdebstrap's version and recipe."""
     done = process.run(["mmdebstrap", "--version"], timeout=30)
-    machine = base.architecture or os.uname().machine
-    return caches.key(RECIPE, base.debian, sorted(set(base.include)), machine, done.stdout.strip())
+    return caches.key(RECIPE, base.debian, sorted(set(base.include)), base.machine, done.stdout.strip())
 
 
 def _make(base: Base, host: BuildSettings, tarball: Path) -> None:
@@ -144,7 +146,7 @@ def _make(base: Base, host: BuildSettings, tarball: Path) -> None:
             # the errors of apt, before mmdebstrap's report that apt failed
             reasons = [line.strip() for line in done.stderr.splitlines() if line.startswith("E: ")]
             hint = f"check the package names, and that the mirror is reachable: {quoted(argv)}"
-            if base.architecture not in (None, os.uname().machine):
+            if base.machine != os.uname().machine:
                 hint = f"{engine.EMULATION}; {hint}"
             raise JobFailed(
                 f"mmdebstrap cannot make {base.debian}: {' / '.join(reasons[:3]) or done.last_words()}", hint
@@ -168,8 +170,8 @@ def command(base: Base, apt: Mapping[str, str], sources: str = "") -> list[str]:
     if settings:
         argv += _temporary("etc/apt/apt.conf.d/99deployer", settings)
     argv += [f"--customize-hook={_TRIMMED}", f"--customize-hook={_SAME_DATES}"]
-    if base.architecture:
-        argv.append(f"--architectures={BY_KERNEL[base.architecture].oci}")
+    if base.machine and base.machine != os.uname().machine:
+        argv.append(f"--architectures={BY_KERNEL[base.machine].oci}")
     if base.include:
         argv.append("--include=" + ",".join(sorted(set(base.include))))
     return [*argv, str(base.debian), "-"]

@@ -7,6 +7,7 @@ from docker.errors import APIError
 
 from deployer.connected.ground import engine, progress
 from deployer.contract.base.errors import DeployerError, SpaceError, TransferError, UsageError
+from deployer.contract.elf.machines import BY_KERNEL, X86_64
 
 #: Texts in the errors of registries and engines if an image does not exist or access is denied.
 _NO_SUCH = ("manifest unknown", "not found", "does not exist", "unauthorized", "denied")
@@ -17,12 +18,19 @@ _INSTEAD = (
 )
 
 
-def ensure(client: docker.DockerClient, reference: str, say: Callable[[str], None], offline: bool = False) -> str:
+def ensure(
+    client: docker.DockerClient,
+    reference: str,
+    say: Callable[[str], None],
+    offline: bool = False,
+    machine: str | None = None,
+) -> str:
     """Return the image's name in the engine. Pull the image if the engine lacks it.
 
     Args:
         reference: NAME@sha256:HEX. A tag before the digest is ignored.
         offline: download nothing.
+        machine: the processor, with the kernel's name, if the digest is that of an index of images; None: x86_64.
 
     Raises:
         UsageError: the registry does not provide the image, or the engine lacks it and ``offline`` is set.
@@ -33,20 +41,28 @@ def ensure(client: docker.DockerClient, reference: str, say: Callable[[str], Non
     name, _, digest = reference.partition("@")
     folder, slash, last = name.rpartition("/")  # a colon before the last slash belongs to a port
     reference = f"{folder}{slash}{last.partition(':')[0]}@{digest}"
-    if not engine.has_image(client, reference):
+    wanted = BY_KERNEL[machine or X86_64.kernel].oci
+    there = engine.has_image(client, reference)
+    if there and machine and engine.image_config(client, reference)["Architecture"] != wanted:
+        there = False  # of an index, the engine has the image for another processor
+    if not there:
         if offline:
             raise UsageError(f"offline, and the engine does not have {reference}", "build once without --offline")
         say(f"base: pull {reference}")
         with engine.errors_named(client, f"pull {reference}"):
-            pull(client, reference)
+            pull(client, reference, f"linux/{wanted}")
     return reference
 
 
-def pull(client: docker.DockerClient, reference: str) -> None:
-    """Pull an image by its digest, its tag, or the tag latest. Raises the same errors as ``ensure``."""
+def pull(client: docker.DockerClient, reference: str, platform: str | None = None) -> None:
+    """Pull an image by its digest, its tag, or the tag latest. Raises the same errors as ``ensure``.
+
+    Args:
+        platform: which image of an index; None: the one for the engine's machine.
+    """
     try:
         with progress.parts_bar("pull") as tell:
-            for message in client.api.pull(reference, stream=True, decode=True):
+            for message in client.api.pull(reference, stream=True, decode=True, platform=platform):
                 if "error" in message:
                     raise _explained(reference, str(message["error"]))
                 if message.get("status") == "Downloading":

@@ -13,6 +13,7 @@ from deployer.connected.image.definition import dockerfile as dockerfiles
 from deployer.contract.base import variables
 from deployer.contract.base.errors import UsageError
 from deployer.contract.bundle.job import MOST_GPUS, Job, check_stdin, check_time, check_workdir
+from deployer.contract.elf import machines
 from deployer.contract.site import links as linked
 from deployer.contract.site.plan import MPICH_ABI, NO_MPI
 from deployer.system import files
@@ -84,7 +85,6 @@ class Base(Model):
     Attributes:
         debian: a Debian suite: its smallest system, made by mmdebstrap from this machine's mirror
         include: Debian packages to add to it: ``[libgomp1, python3]``
-        architecture: the processor that it is for, as ``lscpu`` names it, ``aarch64``; default: this machine's
         image: a registry's image by digest, NAME@sha256:HEX; pulled if the engine lacks it
         archive: a docker save or OCI archive or a flat tar, relative to this file; plain, gzip or zstd:
             ``image.tar.gz``
@@ -97,17 +97,23 @@ class Base(Model):
 
     debian: Literal["bullseye", "bookworm", "trixie"] | None = None
     include: list[DebianPackage] = []
-    architecture: Literal["x86_64", "aarch64"] | None = None
     image: Annotated[str, AfterValidator(_image)] | None = None
     archive: ExistingFile | None = None
     sha256: Sha256 | None = None
+
+    _machine: str | None = PrivateAttr(default=None)
+
+    @property
+    def machine(self) -> str | None:
+        """Return the kernel's name of the processor that it is for; None: the archive or the image decides."""
+        return self._machine or (machines.X86_64.kernel if self.debian else None)
 
     @model_validator(mode="after")
     def _one(self) -> "Base":
         given = [kind for kind in ("debian", "image", "archive") if getattr(self, kind) is not None]
         if len(given) != 1:
             raise ValueError(f"exactly one of debian, image and archive, not {' and '.join(given) or 'none of them'}")
-        for option, kind in (("include", "debian"), ("architecture", "debian"), ("sha256", "archive")):
+        for option, kind in (("include", "debian"), ("sha256", "archive")):
             if getattr(self, option) and given != [kind]:
                 raise Problems([((option,), f"goes with {kind}, not with {given[0]}")])
         return self
@@ -240,6 +246,8 @@ class Definition(Model):
         version: in quotes if YAML would read a number: ``"1.10"``
         description: one line of text: ``ResNet50 on ImageNet``
         base: without it, the bundle has only data folders
+        architectures: the processors to build and pack for, as ``lscpu`` prints them, if no option and no site says:
+            ``[x86_64, aarch64]``; default: an archive's or image's own, and x86_64 for Debian
         context: folder with the Dockerfile and the files that it copies, relative to this file; definitions with one
             context and base share an image: ``../shared``; default: the folder of this file
         dockerfile: relative to the context: ``Dockerfile.gpu``; without a Dockerfile, the image is the base
@@ -261,6 +269,7 @@ class Definition(Model):
     version: BundleVersion
     description: str = ""
     base: Base | None = None
+    architectures: list[Literal["x86_64", "aarch64"]] = []
     context: ExistingFolder | None = None
     dockerfile: str = DOCKERFILE
     app: ExistingFolder | None = None
@@ -355,7 +364,7 @@ class Definition(Model):
             if not self.jobs:
                 raise Problems([(("jobs",), "must not be empty: with a base there is at least one job")])
             return self
-        of_images = {"app", "python", "framework", "horovod", "mpi", "context", "dockerfile", "jobs"}
+        of_images = {"app", "architectures", "python", "framework", "horovod", "mpi", "context", "dockerfile", "jobs"}
         image = of_images & self.model_fields_set
         if image or not self.data or any(data.folder is None for data in self.data.values()):
             also = f", and has {', '.join(sorted(image))}" if image else ""
@@ -413,10 +422,34 @@ class Definition(Model):
         folder = self._folder / (self.app or "app")
         return folder if self.app or files.is_folder(str(folder)) else None
 
+    def on(self, machine: str | None) -> "Definition":
+        """Return the definition for one processor, with the kernel's name; None: whatever its base is for."""
+        if self.base is None or machine is None:
+            return self
+        base = self.base.model_copy()
+        base._machine = machine
+        return self.model_copy(update={"base": base})
+
+    @property
+    def machine(self) -> str | None:
+        """Return the kernel's name of the processor; None: an archive or an image decides, or it has only data."""
+        return self.base.machine if self.base else None
+
+    @property
+    def suffix(self) -> str:
+        """Return what marks names of this processor's results; empty for x86_64, and if the base decides."""
+        return "" if self.machine in (None, machines.X86_64.kernel) else f"-{self.machine}"
+
+    @property
+    def again(self) -> str:
+        """Return the command that builds it."""
+        option = f" --architecture {self.machine}" if self.suffix else ""
+        return f"deployer build {self.folder}{option}"
+
     @property
     def tag(self) -> str:
         """Return the name of the built image in the engine."""
-        return f"deployer/{self.name}:{self.version}"
+        return f"deployer/{self.name}:{self.version}{self.suffix}"
 
 
 def schema() -> dict[str, Any]:

@@ -13,10 +13,12 @@ from typing import NamedTuple
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
+from deployer.connected.image.definition.definition import Definition
 from deployer.connected.image.wheelhouse.target import Target, version_pair
 from deployer.contract.base.errors import UsageError
 from deployer.system import files
 
+#: The name of the lock for x86_64, or for a base that decides its processor. Others are ``python-aarch64.lock``.
 FILE = "python.lock"
 
 _HEAD = """\
@@ -29,6 +31,12 @@ _PIN = re.compile(r"(\S+)==(\S+) --hash=sha256:([0-9a-f]{64})  # (\S+)")
 #: A line of a requirements file that includes another file.
 INCLUDE = re.compile(r"(?:-[rc][\s=]*|--(?:requirement|constraint)[\s=]+)(\S+)")
 _RELOCK = "run deployer build without --locked, and check in the new python.lock"
+
+
+def place(definition: Definition) -> Path:
+    """Return the path of a definition's lock for its processor."""
+    stem, dot, ending = FILE.partition(".")
+    return definition.folder / f"{stem}{definition.suffix}{dot}{ending}"
 
 
 class Pin(NamedTuple):

@@ -105,7 +105,7 @@ def check_early(definition: Definition, mode: Mode) -> None:
     asked = requirements(definition)
     if asked is None:
         return
-    file = definition.folder / locks.FILE
+    file = locks.place(definition)
     digest = locks.requirements_digest(asked)
     lock = locks.read_lock(file)
     if lock is None or lock.requirements != digest:
@@ -122,9 +122,9 @@ def ready(definition: Definition) -> tuple[Path, ...]:
     asked = requirements(definition)
     if asked is None:
         return ()
-    lock = locks.read_lock(definition.folder / locks.FILE)
+    lock = locks.read_lock(locks.place(definition))
     if lock is None or lock.requirements != locks.requirements_digest(asked):
-        raise UsageError(f"{definition.name}: {locks.FILE} does not match the requirements", _BUILD)
+        raise UsageError(f"{definition.name}: {locks.place(definition).name} does not match the requirements", _BUILD)
     for pin in lock.pins:
         if not _is_cached(pin, strict=True):
             raise UsageError(f"{pin.wheel} is not in the cache of wheels", _BUILD)
@@ -148,7 +148,7 @@ def _lock(
     definition: Definition, asked: Path, target: Target, sources: Indexes, mode: Mode, say: Callable[[str], None]
 ) -> tuple[Lock, bool]:
     """Return the lock to use, and whether it is new."""
-    file = definition.folder / locks.FILE
+    file = locks.place(definition)
     digest = locks.requirements_digest(asked)
     lock = locks.read_lock(file)
     drift = lock.drift(target, digest) if lock else "there is none"

@@ -41,7 +41,7 @@ from deployer.contract.base.text import printable
 from deployer.contract.bundle.manifest import Manifest
 from deployer.contract.rehearsal import rehearsal
 from deployer.system import files, terminal
-from deployer.system.trust.verify import begin, opened
+from deployer.system.trust.verify import begin, opened, size_of
 
 #: The modules that a simulated site needs.
 _PARTS = ("__init__.py", "contract", "system", "connected/__init__.py", "connected/ground", "connected/rehearse")
@@ -225,7 +225,7 @@ class _Host:
             if self._is_there(container, item.place):
                 continue
             self._tell(f"copying {item.path} to the engine")
-            with open(item.path, "rb") as stream, progress.bar("copy", item.size) as advance:
+            with opened(item.path) as stream, progress.bar("copy", item.size) as advance:
                 api.put_archive(container, "/", self._stream(stream, item, advance))
 
     def _is_there(self, container: str, path: str) -> bool:
@@ -315,7 +315,7 @@ def _bundle(path: str) -> _Bundle:
     with opened(path) as stream:
         found = begin(stream, path)
         place = f"{crossing.BUNDLES}/{found.digest.rpartition(':')[2]}.tar"
-        return _Bundle(path, place, os.fstat(stream.fileno()).st_size, found.manifest)
+        return _Bundle(path, place, size_of(stream), found.manifest)
 
 
 def _binds(binds: Sequence[str]) -> tuple[list[Mount], list[str]]:

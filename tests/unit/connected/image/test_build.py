@@ -248,12 +248,21 @@ def test_mmdebstrap_gets_no_mirror_and_proxies_only_for_its_own_time() -> None:
     assert '--customize-hook=rm "$1"/etc/apt/apt.conf.d/99deployer' in argv
 
 
-def test_a_base_for_another_processor_has_its_own_key_and_names_what_emulates() -> None:
-    arm = Base(debian="bookworm", architecture="aarch64")
-    assert "--architectures=arm64" in base.command(arm, {})
-    assert not [word for word in base.command(Base(debian="bookworm"), {}) if word.startswith("--arch")]
-    with pytest.raises(ValueError, match="goes with debian, not with image"):
-        Base(image=f"x@sha256:{64 * '0'}", architecture="aarch64")
+def test_the_processor_of_a_base_is_the_definitions_and_never_this_machines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    definition = load(write(tmp_path, "name: x\nversion: '1'\nbase: {debian: bookworm}\njobs: {j: {command: [a]}}\n"))
+    names = {"x86_64": "amd64", "aarch64": "arm64"}
+    monkeypatch.setattr(os, "uname", lambda: os.uname_result(("Darwin", "x", "6", "#1", "arm64")))
+    for machine, name in names.items():
+        of_machine = definition.on(machine).base
+        assert of_machine is not None
+        assert f"--architectures={name}" in base.command(of_machine, {})
+    assert definition.machine == "x86_64"  # this machine's own never decides
+    assert definition.on("aarch64").tag == f"{definition.tag}-aarch64"
+    assert definition.on("aarch64").again.endswith(" --architecture aarch64")
+    keys = {base.base_key(own) for machine in names if (own := definition.on(machine).base)}
+    assert len(keys) == 2
 
 
 def test_another_mirror_serves_only_while_mmdebstrap_works() -> None:

@@ -1,0 +1,53 @@
+"""The processors that a definition is built and packed for: those of options, of sites, or of the definition.
+
+The processor of this machine never decides.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from deployer.connected.image.definition.definition import Definition
+from deployer.contract.elf.machines import AARCH64, X86_64
+from deployer.system.trust import several_bundles
+
+if TYPE_CHECKING:  # slow to import, and unused without a site
+    from deployer.connected.site_profile.profile import Profile
+
+#: The processors that images can be made for, with the kernel's names.
+MACHINES = (X86_64.kernel, AARCH64.kernel)
+
+
+def definitions(definition: Definition, asked: Sequence[str], profiles: "Sequence[Profile]") -> list[Definition]:
+    """Return the definition for each processor.
+
+    Args:
+        asked: the processors of options, which come first.
+        profiles: the sites, whose nodes come next. Last comes the definition's own list.
+    """
+    of_sites = [machine for profile in profiles for machine in _of_nodes(profile)]
+    machines = dict.fromkeys(asked or of_sites or definition.architectures)
+    return [definition.on(machine) for machine in machines] or [definition]
+
+
+def fitting(profile: "Profile", machine: str) -> "Profile | None":
+    """Return the profile with only the partitions whose nodes have a processor, or may have it; None if none does."""
+    names = [name for name in profile.partitions if profile.partition(name)[1].architecture in (None, machine)]
+    return profile.selected(names, None) if names else None
+
+
+def of_site(bundle: str, profile: "Profile") -> str:
+    """Return the path of the bundle for a site's nodes: FILE:MACHINE if the file has several bundles."""
+    machine = machine_of(profile) if several_bundles.in_file(bundle) else None
+    return f"{bundle}:{machine}" if machine else bundle
+
+
+def machine_of(profile: "Profile") -> str | None:
+    """Return the processor of the nodes of a site's first partition; None if it is unknown."""
+    return next(iter(_of_nodes(profile)), None)
+
+
+def _of_nodes(profile: "Profile") -> list[str]:
+    """Return the known processors of the first partition, or of all partitions that the user has selected."""
+    names = list(profile.partitions) if profile.left_out else list(profile.partitions)[:1]
+    found = [profile.partition(name)[1].architecture for name in names] or [profile.architecture]
+    return [machine for machine in found if machine in MACHINES]
