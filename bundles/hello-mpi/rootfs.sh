@@ -56,8 +56,8 @@ find . -type f '(' -name '*.so*' -o -perm -u+x ')' -exec ldd {} + 2>/dev/null |
     done
 # and what a site's own MPI may need when it takes the place of this one: glibc's libraries, C++ and zlib
 for name in libdl.so.2 libgcc_s.so.1 libm.so.6 libnss_files.so.2 libpthread.so.0 libresolv.so.2 librt.so.1 libstdc++.so.6 libutil.so.1 libz.so.1; do
-    found=$(find /lib/x86_64-linux-gnu /usr/lib/x86_64-linux-gnu -name $name | head -n 1)
-    cp -pL "$found" lib/x86_64-linux-gnu/
+    found=$(find /lib/*-linux-gnu /usr/lib/*-linux-gnu -name $name | head -n 1)
+    cp -pL "$found" lib/*-linux-gnu/
 done
 mkdir -p etc/ld.so.conf.d
 cp -p /etc/ld.so.conf etc/

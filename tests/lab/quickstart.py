@@ -21,11 +21,12 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
+from deployer.connected.bundle.architectures import MACHINES
 from deployer.connected.image import last_build
-from deployer.connected.image.definition.definition import load
+from deployer.connected.image.definition.definition import Definition, load
 from deployer.site.storage.space import human
 from deployer.system.trust.verify import opened, verify
-from tests.lab import Lab, LabError
+from tests.lab import Lab, LabError, foreign
 from tests.lab.engine import stop_engine, take_engine
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -107,10 +108,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the quickstart and return its exit code."""
     parser = argparse.ArgumentParser(prog="scripts/quickstart", description=__doc__)
     parser.add_argument("definition", nargs="?", default="digits-horovod", help="a folder of bundles/")
+    text = "the processor of the lab's nodes (default: this machine's)"
+    parser.add_argument("--architecture", choices=MACHINES, help=text)
     parser.add_argument("--down", action="store_true", help="remove what the quickstart started")
     args = parser.parse_args(argv)
     try:
-        return down() if args.down else quickstart(args.definition)
+        return down() if args.down else quickstart(args.definition, args.architecture)
     except LabError as error:
         print(f"deployer: error: {error}", file=sys.stderr)
         return 7
@@ -122,23 +125,29 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def down() -> int:
     """Stop the lab and, unless others use it, the engine; keep caches."""
-    Lab(LAB).down()
+    for name in (LAB, *(f"{LAB}-{machine}" for machine in MACHINES)):
+        Lab(name).down()
     # An engine that the caller names was never ours to stop.
     stopped = "DOCKER_HOST" not in os.environ and stop_engine()
     print("the lab is down; the Docker engine " + ("is stopped" if stopped else "is left to those who use it"))
     return 0
 
 
-def quickstart(name: str) -> int:
+def quickstart(name: str, machine: str | None = None) -> int:
     """Do all stages for bundles/``name`` and show what came of it."""
+    foreign_machine = machine if machine != os.uname().machine else None
+    definition = load(ROOT / "bundles" / name).on(machine)
     WORK.mkdir(parents=True, exist_ok=True)
-    stages = Stages(9)
+    stages = Stages(10 if foreign_machine else 9)
     if started := os.environ.get("QUICKSTART_STARTED"):
         stages.times.append(("set up", time.time() - float(started)))
         stages.count += 1
         print(f"[1/{stages.count}] set up: {stages.times[0][1]:.1f} s")
-    with base_beside(name) as base:
+    with base_beside(definition) as base:
         lab = Lab(LAB)
+        if foreign_machine:
+            stages.run("make the base", base, lambda: "mmdebstrap installs its Debian packages, which qemu runs")
+            lab = stages.run(f"make nodes for {machine}", lambda: foreign.lab(f"{LAB}-{machine}", foreign_machine))
         stages.run("bring up the lab", lambda: print(f"    {lab.up().text}"))
         engine = stages.run("take a Docker engine", lambda: take_engine(keep=True))
         bundle, site = WORK / f"{name}.tar", WORK / "lab.yaml"
@@ -147,8 +156,8 @@ def quickstart(name: str) -> int:
         docker = {"DOCKER_HOST": engine.docker_host}
         site.unlink(missing_ok=True)  # decisions of an earlier lab
         stages.run("capture the site", lambda: deployer("capture", "login1", *ssh, "-o", str(site)))
-        stages.run("make the base", base, lambda: "mmdebstrap installs its Debian packages")
-    definition = load(ROOT / "bundles" / name)
+        if not foreign_machine:  # otherwise the nodes were made of it
+            stages.run("make the base", base, lambda: "mmdebstrap installs its Debian packages")
     began = time.time()
     stages.run(
         "build the image",
@@ -166,20 +175,20 @@ def quickstart(name: str) -> int:
 
 
 @contextmanager
-def base_beside(name: str) -> Iterator[Callable[[], None]]:
+def base_beside(definition: Definition) -> Iterator[Callable[[], None]]:
     """Make the base of a definition's image while the block runs; yield what waits for it.
 
     It is what ``deployer build`` makes of a definition that is its base alone: a file in the cache, without an engine.
     """
-    made_of = load(ROOT / "bundles" / name).base
+    made_of, name = definition.base, definition.name
     if made_of is None or not made_of.debian:
-        raise LabError(f"bundles/{name} is not made of Debian packages", "name another definition")
+        raise LabError(f"{name} is not made of Debian packages", "name another definition")
     folder = WORK / f"{name}-base"
     folder.mkdir(parents=True, exist_ok=True)
     same = {"debian": made_of.debian, "include": made_of.include}
     alone = {"name": folder.name, "version": "1.0.0", "base": same, "jobs": {"none": {"command": ["true"]}}}
     (folder / "bundle.yaml").write_text(json.dumps(alone))
-    words = ["build", str(folder.relative_to(ROOT)), "--quiet"]
+    words = ["build", str(folder.relative_to(ROOT)), "--architecture", str(definition.machine), "--quiet"]
     process = subprocess.Popen(
         [*_DEPLOYER, *words], cwd=ROOT, text=True,
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,

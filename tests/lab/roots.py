@@ -39,6 +39,35 @@ def node(suite: str) -> Path:
     return root(suite, NODE, "node")
 
 
+def foreign_node(suite: str, machine: str) -> Path:
+    """Return the root of nodes that appear to have another processor: Slurm, ssh and ch-run are this machine's.
+
+    Python and its libraries are the other processor's, in Debian's multiarch folders, and the kernel starts them with
+    qemu. So what deployer asks its nodes with Python has the other processor's answer: the machine, the C library, and
+    what the job's own programs see. /proc/cpuinfo and lscpu remain this machine's.
+    """
+    native = root(suite, NODE, "node")
+    spec = Base(debian=suite, include=["python3"])
+    spec._machine = machine
+    tarball = base.debian_tarball(spec, settings.from_host(None, None, os.environ), print)
+    triplet = f"{machine}-linux-gnu"
+    parts = [
+        f"./usr/lib/{triplet}",
+        "./usr/lib/ld-linux-*",
+        f"./etc/ld.so.conf.d/{triplet}.conf",
+        "./usr/bin/python3.*",
+    ]
+    parts += [f"./usr/lib/python3.*{triplet}*"]
+
+    def make(target: Path) -> None:
+        copy = ["cp", "-a", "--reflink=auto", f"{native}/.", str(target)]
+        take = ["tar", "-x", "--numeric-owner", "--wildcards", "-f", str(tarball), "-C", str(target), *parts]
+        for words in (copy, take, ["ldconfig", "-r", str(target)]):
+            subprocess.run(words, check=True, timeout=_TIMEOUT_S)
+
+    return kept("roots", f"{suite}-{machine}-node", [str(native), tarball.name], make)
+
+
 @functools.cache  # mmdebstrap is asked for its version each time
 def root(suite: str, packages: tuple[str, ...], name: str) -> Path:
     """Return the folder with the smallest system of ``suite`` and some packages, made by mmdebstrap if need be.
@@ -47,6 +76,7 @@ def root(suite: str, packages: tuple[str, ...], name: str) -> Path:
     """
     # Not validated: no image is made of a suite that moves, but nodes are.
     spec = Base.model_construct(debian=suite, include=sorted(packages))
+    spec._machine = os.uname().machine
 
     def make(target: Path) -> None:
         host = settings.from_host(None, None, os.environ)

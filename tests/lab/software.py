@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -183,11 +183,11 @@ def _link_equal_libraries(folder: Path) -> None:
             file.symlink_to(longer[-1].name)
 
 
-def download(requirements: Path, folder: Path, environ: Mapping[str, str]) -> None:
-    """Download the wheels that a file of pins names into a folder; raises LabError."""
+def download(requirements: Path, folder: Path, environ: Mapping[str, str], options: Sequence[str] = ()) -> None:
+    """Download the wheels that a file of pins names into a folder, with more options of pip; raises LabError."""
     pip = [_python_with_pip(), "-m", "pip"]
     argv = [*pip, "download", "--quiet", "--no-deps", "--require-hashes", "--only-binary=:all:"]
-    argv += ["--dest", str(folder), "--requirement", str(requirements)]
+    argv += [*options, "--dest", str(folder), "--requirement", str(requirements)]
     said = ""
     for attempt in range(_DOWNLOAD_TRIES):
         time.sleep(2 * attempt)
