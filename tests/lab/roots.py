@@ -31,6 +31,7 @@ NODE = (
 )  # fmt: skip
 #: gcc is enough for most; Debian's own MPIs bring their wrappers.
 GCC = ("gcc", "libc6-dev")
+CROSS = {"aarch64": ("gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross")}
 WRAPPERS = ("g++", "gcc", "libc6-dev", "libmpich-dev", "libopenmpi-dev")
 
 
@@ -47,9 +48,7 @@ def foreign_node(suite: str, machine: str) -> Path:
     what the job's own programs see. /proc/cpuinfo and lscpu remain this machine's.
     """
     native = root(suite, NODE, "node")
-    spec = Base(debian=suite, include=["python3"])
-    spec._machine = machine
-    tarball = base.debian_tarball(spec, settings.from_host(None, None, os.environ), print)
+    tarball = _tarball(suite, ("python3",), machine)
     triplet = f"{machine}-linux-gnu"
     parts = [
         f"./usr/lib/{triplet}",
@@ -66,6 +65,24 @@ def foreign_node(suite: str, machine: str) -> Path:
             subprocess.run(words, check=True, timeout=_TIMEOUT_S)
 
     return kept("roots", f"{suite}-{machine}-node", [str(native), tarball.name], make)
+
+
+@functools.cache
+def emulated(suite: str, packages: tuple[str, ...], name: str, machine: str) -> Path:
+    """Return such a folder for another processor, made with emulation. deployer's cache of bases keeps its tarball."""
+    tarball = _tarball(suite, packages, machine)
+
+    def make(target: Path) -> None:
+        words = ["tar", "-x", "--numeric-owner", "--exclude=./dev/*", "-f", str(tarball), "-C", str(target)]
+        subprocess.run(words, check=True, timeout=_TIMEOUT_S)
+
+    return kept("roots", f"{suite}-{machine}-{name}", [tarball.name], make)
+
+
+def _tarball(suite: str, packages: tuple[str, ...], machine: str) -> Path:
+    spec = Base.model_construct(debian=suite, include=sorted(packages))
+    spec._machine = machine
+    return base.debian_tarball(spec, settings.from_host(None, None, os.environ), print)
 
 
 @functools.cache  # mmdebstrap is asked for its version each time

@@ -26,6 +26,7 @@ from tests.lab.engine import take_engine
 from tests.lab.kept import kept
 from tests.matrix import mpis
 from tests.matrix.linked import link_tree
+from tests.matrix.machine import EMULATED
 
 _PROGRAMS = Path(__file__).with_name("programs")
 _DEFINITIONS = Path(__file__).resolve().parents[2] / "bundles"
@@ -110,14 +111,21 @@ IMAGES = (
     Image("no-openmp", "bookworm", "mpich-4.2.3", flags=("-fopenmp", "-Wl,--no-as-needed", "-lgomp"),
           trap="libgomp.so.1 is not there"),
 )  # fmt: skip
+if EMULATED:  # compiled by a cross compiler, for MPIs that the index has for that processor
+    IMAGES = tuple(each for each in IMAGES if each.compiler == "gcc" and each.built and "intel" not in each.built)
 BY_NAME = {image.name: image for image in IMAGES}
 
 
 def rootfs(image: Image) -> Path:
     """Return the image's root filesystem, made now if need be."""
-    base = roots.root(image.suite, ("python3", *image.packages), "-".join(("image", *image.packages)))
+    packages, name = ("python3", *image.packages), "-".join(("image", *image.packages))
+    base = (
+        roots.emulated(image.suite, packages, name, EMULATED) if EMULATED else roots.root(image.suite, packages, name)
+    )
     suite = image.compiled_on or image.suite
-    if image.compiler == "gcc":
+    if EMULATED:
+        compilers = roots.root(suite, roots.CROSS[EMULATED], f"gcc-{EMULATED}")
+    elif image.compiler == "gcc":
         compilers = roots.root(suite, roots.GCC, "gcc")
     else:
         compilers = roots.root(suite, roots.WRAPPERS, "wrappers")
@@ -145,7 +153,10 @@ def rootfs(image: Image) -> Path:
             roots.run_inside(target, ["/sbin/ldconfig"])
 
     return kept(
-        "images", image.name, [image, base.name, compilers.name, tree and tree.name, _texts(image), binds], make
+        "images",
+        image.name + EMULATED,
+        [image, base.name, compilers.name, tree and tree.name, _texts(image), binds],
+        make,
     )
 
 
@@ -154,7 +165,8 @@ def _compile(image: Image, compilers: Path, tree: Path | None, work: Path) -> No
     out = work / "out"
     shutil.copytree(_PROGRAMS, out)
     binds = [(out, "/mnt")]
-    argv = [image.compiler, "-O1", "-o", "/mnt/allreduce", f"/mnt/{image.source}"]
+    compiler = f"{EMULATED}-linux-gnu-gcc" if EMULATED else image.compiler
+    argv = [compiler, "-O1", "-o", "/mnt/allreduce", f"/mnt/{image.source}"]
     if tree is not None:
         (compilers / "srv").mkdir(exist_ok=True)
         binds.append((tree, "/srv"))
@@ -164,6 +176,8 @@ def _compile(image: Image, compilers: Path, tree: Path | None, work: Path) -> No
 
 def kit_members() -> dict[str, Path]:
     """Return the parts of the kit for sites that lack a runtime: each bundle of the matrix has them."""
+    if EMULATED:
+        return {}
     return {
         name: path
         for part in ("charliecloud", "udocker")
@@ -198,7 +212,7 @@ def bundle(image: Image) -> Path:
             changed = contents._replace(app=_PROGRAMS, data={}, needs=[], carried={**contents.carried, **carried})
             pack.pack(changed, (), path, cache=cache)
 
-    return kept("bundles", image.name, inputs, make) / "bundle.tar"
+    return kept("bundles", image.name + EMULATED, inputs, make) / "bundle.tar"
 
 
 def _with_places(

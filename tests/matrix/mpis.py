@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from deployer.connected.image import variants
-from tests.lab import config
+from tests.lab import config, foreign
 from tests.lab.kept import kept
 from tests.lab.software import admins_umask, download, ensure, lay_out
 from tests.lab.state import cache_dir, write_atomically
 from tests.matrix.linked import link_tree
+from tests.matrix.machine import EMULATED
 
 #: Files of pins: ours, and those that Horovod is compiled with.
 _PINS = (Path(__file__).with_name("pins"), Path(variants.__file__).with_name("recipes") / "horovod")
@@ -52,6 +53,8 @@ OPENMPI_5 = _mpi("openmpi", "5.0.11", "openmpi")
 
 #: Those that sites have under /opt.
 HOSTS = (INTEL_2021_11, INTEL_2021_15, INTEL_2021_18, MPICH_4, MPICH_5, OPENMPI_4, OPENMPI_5)
+if EMULATED:  # Intel MPI is for x86_64
+    HOSTS = (MPICH_4, MPICH_5, OPENMPI_4, OPENMPI_5)
 
 
 def modulefile(mpi: Mpi) -> tuple[str, str]:
@@ -74,28 +77,29 @@ def tree(name: str) -> Path:
     def make(target: Path) -> None:
         with admins_umask():
             wheels = target.parent / "wheels"
-            download(pins, wheels, os.environ)
+            download(pins, wheels, os.environ, foreign.options(EMULATED) if EMULATED else ())
             lay_out(wheels.glob("*.whl"), target)
             if not (target / "lib").is_dir():  # packages of Python's own, which may have manual pages too
                 for wheel in wheels.glob("*.whl"):
                     shutil.unpack_archive(wheel, target, "zip")
 
-    return kept("mpis", name, [pins.read_text()], make)
+    return kept("mpis", name + EMULATED, [pins.read_text()], make)
 
 
 def site_opt(names: Collection[str]) -> Path:
     """Return /opt of a site with some MPIs: the lab's own, and with their modulefiles those that it lacks."""
-    base = ensure(cache_dir(os.environ), os.environ).path
+    base = None if EMULATED else ensure(cache_dir(os.environ), os.environ).path
     wanted = [mpi for mpi in HOSTS if mpi.name in names]
-    added = [mpi for mpi in wanted if not (base / mpi.prefix.removeprefix("/opt/")).is_dir()]
-    if not added:
+    added = [mpi for mpi in wanted if not (base and (base / mpi.prefix.removeprefix("/opt/")).is_dir())]
+    if base and not added:
         return base
     trees = {mpi: tree(mpi.name) for mpi in added}
     modules = [modulefile(mpi) for mpi in added]
 
     def make(target: Path) -> None:
         with admins_umask():
-            link_tree(base, target)
+            if base:
+                link_tree(base, target)
             for mpi, files in trees.items():
                 link_tree(files, target / mpi.prefix.removeprefix("/opt/"))
             for path, text in modules:
@@ -103,5 +107,8 @@ def site_opt(names: Collection[str]) -> Path:
 
     # Named by what it has: the oldest of a name is removed, which another lab may have at work.
     return kept(
-        "opt", "-".join(mpi.name for mpi in added), [base.name, [path.name for path in trees.values()], modules], make
+        "opt",
+        "-".join(mpi.name for mpi in added) + EMULATED,
+        [base and base.name, [path.name for path in trees.values()], modules],
+        make,
     )

@@ -11,10 +11,11 @@ from tests.matrix.app import App
 from tests.matrix.apps import APPS, SET_ASIDE
 from tests.matrix.apps_of_2026 import NEWEST
 from tests.matrix.images import IMAGES, Image
+from tests.matrix.machine import EMULATED
 from tests.matrix.wrappers import DIRECT, KINDS
 
 #: The labs, by the suite of their nodes.
-LABS = ("bookworm", "trixie")
+LABS = ("bookworm",) if EMULATED else ("bookworm", "trixie")
 #: Open MPI in the system's folders, as Debian's package puts it there.
 SYSTEM = "openmpi-debian"
 
@@ -61,11 +62,15 @@ MEANT = {
 RUNTIMES = (
     "apptainer", "apptainer", "apptainer", "charliecloud", "charliecloud-kit", "podman", "podman", "udocker",
 )  # fmt: skip
+if EMULATED:
+    RUNTIMES = ("charliecloud", "podman")
 
 #: How often what fits is taken on purpose; else it is whatever comes, which may fit as well.
 _FITS = 0.7
 #: How often an application of others is taken, of these one that was added last, and how often it starts directly.
 _OTHERS, _NEWEST, _DIRECT = 0.6, 0.6, 0.3
+if EMULATED:  # their packages would be installed with emulation, for minutes each
+    _OTHERS = _NEWEST = 0.0
 
 
 def sites_of(lab: str) -> list[str]:

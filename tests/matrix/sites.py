@@ -13,10 +13,11 @@ from deployer.connected.bundle.pyz import make_pyz
 from deployer.connected.site_profile import profile as profiles
 from deployer.connected.site_profile.profile import Profile
 from deployer.contract.site.runtime_table import RUNTIMES
-from tests.lab import Lab, apptainer, roots
+from tests.lab import Lab, apptainer, foreign, roots
 from tests.lab.config import PYTHON36_PREFIX
 from tests.lab.site import USER, USER_ID
-from tests.matrix import mpis
+from tests.matrix import machine, mpis
+from tests.matrix.machine import EMULATED
 from tests.matrix.pairs import SYSTEM, Site
 
 WORKSPACE = "deployer"
@@ -37,10 +38,14 @@ class Place:
 
     def start(self, names: Collection[str]) -> None:
         """Bring the lab up with the MPIs that are named, put the tool on it, and capture it."""
-        root = Path("/") if self.suite == "bookworm" else roots.node(self.suite)
+        if EMULATED:
+            root = foreign.root(self.suite, EMULATED)
+        else:
+            root = Path("/") if self.suite == "bookworm" else roots.node(self.suite)
         self.lab = Lab(self._name, root=root, opt=mpis.site_opt(names), say=lambda line: None)
         self.lab.up(nodes=2)
-        apptainer.install(self.lab)
+        if not EMULATED:
+            apptainer.install(self.lab)
         for folder in (self.folder, self.folder / "images"):
             folder.mkdir(exist_ok=True)
             os.chown(folder, USER_ID, USER_ID)
@@ -91,6 +96,8 @@ class Place:
             record["partitions"]["batch"]["pmi"] = site.pmi
         if RUNTIMES[site.runtime].allowed_by:  # the kit's, used by a site that lacks its own
             record["runtimes"] = {RUNTIMES[site.runtime].allowed_by: None}
+        facts = machine.FACTS.get(EMULATED, {})
+        record["partitions"]["batch"].update(facts)
         path = self.work / f"{site.name}.json"
         path.write_text(json.dumps(record, indent=1))
         return profiles.load(str(path))
