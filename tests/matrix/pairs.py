@@ -59,7 +59,7 @@ MEANT = {
     "openmpi": (("srun", "pmix"), ("srun", "pmix"), ("mpirun", "")),
 }
 #: Container runtimes, as often as they are to be drawn: most sites have Apptainer.
-RUNTIMES = (
+RUNTIMES: tuple[str, ...] = (
     "apptainer", "apptainer", "apptainer", "charliecloud", "charliecloud-kit", "podman", "podman", "udocker",
 )  # fmt: skip
 if EMULATED:
