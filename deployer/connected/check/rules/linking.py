@@ -64,6 +64,8 @@ def missing(process: Process) -> Iterator[Finding]:
             remedy = f"add the package that has {lost.name} to the image"
             if process.host_path(lost.needed_by):
                 remedy = f"bind the site's {lost.name} as well: add its folder to the MPI's libraries in the profile"
+            elif lost.name.startswith(_OF_DRIVER):
+                remedy = "it is the GPU driver's, which is the site's: capture the nodes with GPUs (`capture --node`)"
             elif family and process.plan.abi == NO_MPI:  # then no site MPI is bound
                 remedy = "`mpi: []` in bundle.yaml says that nothing calls MPI: "
                 remedy += f"write `mpi: [{family}]`, or remove what calls it"

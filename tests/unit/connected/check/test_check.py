@@ -690,6 +690,7 @@ def test_open_mpi_speaks_what_its_components_do() -> None:
             PREFIX + "/lib/libpmix.so.2": lib("libpmix.so.2")}  # fmt: skip
     assert met(started(image, five, OPENMPI)) == ["pmi.unmet"]  # seen: singletons
     assert met(started(image, five, OPENMPI), "pmix") == []
+    assert met(started(image, five, OPENMPI), "pspmix") == []
     assert met(started(image, five, OPENMPI), "pmi2", "mpiexec.hydra") == ["pmi.unmet"]  # seen: singletons
     assert met(started(image, five, OPENMPI), "pmi2", "mpirun") == []
     pal = lib("libopen-pal.so.80")._replace(components=["mca_pmix_base_component", "mca_pmix_pmix3x_component"])
