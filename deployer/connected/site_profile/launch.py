@@ -10,8 +10,8 @@ from deployer.contract.site.plan import MPICH_ABI, NO_MPI, OPENMPI
 SRUN = "srun"
 
 #: The Slurm PMI types that each MPI family supports, best first. Open MPI supports PMI-2 only if version 4 was built
-#: with Slurm's library, which cannot be detected.
-_SPEAKS = {MPICH_ABI: ("pmi2",), OPENMPI: ("pmix", "pmix_v5", "pmix_v4", "pmix_v3", "pmix_v2")}
+#: with Slurm's library, which cannot be detected. ParaStation's psslurm calls its PMIx pspmix.
+_SPEAKS = {MPICH_ABI: ("pmi2",), OPENMPI: ("pmix", "pmix_v5", "pmix_v4", "pmix_v3", "pmix_v2", "pspmix")}
 #: Cray MPICH requests Slurm's plugin for Cray's PMI, which also sets these variables and those of Slingshot's switch.
 _CRAY, _SPEAKS_CRAY, _PASSED_CRAY = "cray", ("cray_shasta",), ("PALS_*", "SLINGSHOT_*")
 

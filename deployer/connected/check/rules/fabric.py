@@ -16,6 +16,8 @@ from deployer.contract.rules.findings import ERROR, WARNING, Finding
 #: Slow providers, and the fast providers for each kind of fabric.
 _SLOW = {"tcp", "sockets", "udp"}
 _FAST = {"omni-path": "psm2 or opx", "infiniband": "verbs or mlx", "slingshot": "cxi"}
+#: The library without which no MPI can use a kind of fabric. (Omni-Path's opx needs none.)
+_NEEDED = {"infiniband": "libibverbs.so", "slingshot": "libcxi.so"}
 #: The file that NCCL opens by name, by kind of fabric: libibverbs for its own transport, otherwise a plug-in.
 _NCCL = re.compile(r"^libnccl\.so\.\d+")
 _VERBS, _PLUGIN = "libibverbs.so.1", "libnccl-net"
@@ -58,6 +60,11 @@ def slow(case: Case) -> Iterator[Finding]:
         how = f"the plan asks for {asked}" if asked else "the plan names no provider: MPI may fall back to TCP"
         remedy = f"set fabric.provider of the partition in the profile: {_FAST[fabric.kind]}"
         yield Finding("fabric.tcp", WARNING, case.plan.partition, f"its network is {fabric.kind}, and {how}", remedy)
+    needed = _NEEDED.get(fabric.kind)
+    if case.plan.mpi is None and needed and not any(name.startswith(needed) for name in _names(case)):
+        how = f"neither the image, whose own MPI is used, nor the plan has {needed}: MPI sends between nodes by TCP"
+        remedy = "bind the site's own MPI (mpi of the partition in the profile); capture finds what it needs"
+        yield Finding("fabric.tcp", WARNING, case.plan.partition, f"its network is {fabric.kind}, and {how}", remedy)
 
 
 def nccl(case: Case) -> Iterator[Finding]:
@@ -66,8 +73,7 @@ def nccl(case: Case) -> Iterator[Finding]:
     wanted = _OF_NCCL.get(fabric.kind or "") if fabric else None
     if wanted is None or fabric is None or case.gpus is None:
         return
-    paths = [path for _, files in case.layers for path in files.entries]
-    names = set(map(posixpath.basename, [*paths, *(item.name for item in case.plan.host)]))
+    names = _names(case)
     if any(_NCCL.match(name) for name in names) and not any(name.startswith(wanted) for name in names):
         text = (
             f"its network is {fabric.kind}, for which NCCL opens {wanted}, and neither the image nor the plan has it: "
@@ -75,6 +81,12 @@ def nccl(case: Case) -> Iterator[Finding]:
         )
         remedy = f"add {wanted} to the image (Debian: {_PACKAGES[wanted]}), or bind the site's"
         yield Finding("fabric.nccl", WARNING, case.plan.partition, text, remedy)
+
+
+def _names(case: Case) -> set[str]:
+    """Return the names of all files in the image, and of those that the plan binds."""
+    paths = [path for _, files in case.layers for path in files.entries]
+    return set(map(posixpath.basename, [*paths, *(item.name for item in case.plan.host)]))
 
 
 def _of_one(process: Process, asked: str, there: dict[str, list[str]]) -> Iterator[Finding]:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from deployer.connected.check.libc import newer_base
 from deployer.connected.check.rules import mpi as mpi_rules
+from deployer.connected.check.rules.case import CAPTURE, MISSING_FACTS
 from deployer.connected.linker.loader import WrongVersion
 from deployer.connected.linker.process import CXX, FAMILIES, Process
 from deployer.contract.elf.machines import BY_NUMBER
@@ -64,10 +65,15 @@ def missing(process: Process) -> Iterator[Finding]:
             remedy = f"add the package that has {lost.name} to the image"
             if process.host_path(lost.needed_by):
                 remedy = f"bind the site's {lost.name} as well: add its folder to the MPI's libraries in the profile"
+            elif lost.name.startswith(_OF_DRIVER):
+                remedy = CAPTURE
             elif family and process.plan.abi == NO_MPI:  # then no site MPI is bound
                 remedy = "`mpi: []` in bundle.yaml says that nothing calls MPI: "
                 remedy += f"write `mpi: [{family}]`, or remove what calls it"
-            yield Finding("link.missing", _severity(process, lost.opened), lost.needed_by, text, remedy)
+            severity = _severity(process, lost.opened)
+            if lost.name.startswith(_OF_DRIVER) and process.plan.batch.gpus:  # the nodes have one; where is unknown
+                severity = MISSING_FACTS
+            yield Finding("link.missing", severity, lost.needed_by, text, remedy)
 
 
 def plugins(process: Process) -> Iterator[Finding]:

@@ -157,7 +157,7 @@ def _removed(process: Process, shared: set[str], sure: bool) -> Iterator[Finding
 
 
 def _offers(option: StartOption) -> set[str]:
-    of_srun = {PMIX} if option.pmi.startswith("pmix") else _SRUN.get(option.pmi, set())
+    of_srun = {PMIX} if option.pmi.startswith(("pmix", "pspmix")) else _SRUN.get(option.pmi, set())
     return _LAUNCHERS.get(option.launcher) or of_srun
 
 

@@ -24,7 +24,7 @@ from deployer.contract.rules import verdict
 from deployer.contract.rules.findings import ERROR, NOTE, WARNING, Finding
 from deployer.contract.rules.hostfiles import DIRECTORY, FOLDER, LINK, HostFile
 from deployer.contract.rules.hostfiles import FILE as SINGLE
-from deployer.contract.site.plan import NO_MPI, HostMpi, Plan
+from deployer.contract.site.plan import NO_MPI, GpuRequest, HostMpi, Plan
 from tests import running
 from tests.running import IMAGE, PREFIX, START_OPTION
 
@@ -121,6 +121,15 @@ def test_a_library_that_nobody_has() -> None:
     (finding,) = findings(started(host=host))
     assert finding.code == "link.missing"
     assert "bind the site's" in finding.remedy
+
+
+def test_the_gpu_driver_is_the_site_s() -> None:
+    image = {**IMAGE_FILES, "/usr/bin/hello": lib(None, "libcuda.so.1")}
+    assert codes(started(image, command="hello")) == [("link.missing", ERROR)]
+    with_gpus = PLAN._replace(batch=PLAN.batch._replace(gpus=GpuRequest("gres", 4)))
+    (finding,) = findings(started(image, plan=with_gpus, command="hello"))
+    assert (finding.code, finding.severity) == ("link.missing", verdict.MISSING_FACTS)
+    assert "capture" in finding.remedy
 
 
 def on(machine: int, facts: Facts) -> Facts:
@@ -690,6 +699,7 @@ def test_open_mpi_speaks_what_its_components_do() -> None:
             PREFIX + "/lib/libpmix.so.2": lib("libpmix.so.2")}  # fmt: skip
     assert met(started(image, five, OPENMPI)) == ["pmi.unmet"]  # seen: singletons
     assert met(started(image, five, OPENMPI), "pmix") == []
+    assert met(started(image, five, OPENMPI), "pspmix") == []
     assert met(started(image, five, OPENMPI), "pmi2", "mpiexec.hydra") == ["pmi.unmet"]  # seen: singletons
     assert met(started(image, five, OPENMPI), "pmi2", "mpirun") == []
     pal = lib("libopen-pal.so.80")._replace(components=["mca_pmix_base_component", "mca_pmix_pmix3x_component"])

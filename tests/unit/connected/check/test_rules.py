@@ -229,6 +229,26 @@ def test_a_fast_network_that_is_not_used(kind: str, asked: str, expected: list[t
     assert codes(found) == expected
 
 
+@pytest.mark.parametrize(
+    ("kind", "added", "expected"),
+    [
+        ("slingshot", "", [("fabric.tcp", WARNING)]),
+        ("slingshot", "/usr/lib/libcxi.so.1", []),
+        ("infiniband", "/usr/lib/libcxi.so.1", [("fabric.tcp", WARNING)]),
+        ("infiniband", "/usr/lib/libibverbs.so.1.14", []),
+        ("omni-path", "", []),  # opx needs no library
+        ("ethernet", "", []),
+    ],
+)
+def test_the_image_s_own_mpi_without_the_library_of_a_fast_network(
+    kind: str, added: str, expected: list[tuple[str, str]]
+) -> None:
+    plan = PLAN._replace(mpi=None, environment={})
+    image = {**IMAGE_FILES, **({added: lib(Path(added).name)} if added else {})}
+    here = case({"fabric": {"kind": kind}}, image, plan=plan, processes=[started(image, {}, plan)])
+    assert codes(fabric.slow(here)) == expected
+
+
 # ------------------------------------------------------------------------------------------------ libraries
 
 

@@ -33,7 +33,12 @@ from tests import running as made
 GOLDEN = Path(__file__).resolve().parents[3] / "golden"
 CURATED = sorted(path.stem for path in profiles.CURATED.glob("*.yaml"))
 #: The user's own values.
-VARIABLES = {"SCRATCH": "/scratch/alice", "WORK": "/project/alice", "CINECA_SCRATCH": "/gpfs/scratch/alice"}
+VARIABLES = {
+    "SCRATCH": "/scratch/alice",
+    "SCRATCHDIR": "/scratch/project/alice",
+    "WORK": "/project/alice",
+    "CINECA_SCRATCH": "/gpfs/scratch/alice",
+}
 REQUEST = RunRequest("hello")
 
 
@@ -43,7 +48,8 @@ def family(name: str) -> str:
     partition = profile.partition()[1]
     if partition.mpi:
         return profile.mpi[partition.mpi[0]].abi
-    return OPENMPI if "mpirun" in partition.launchers else MPICH_ABI
+    offered = profile.scheduler.pmi if profile.scheduler else []
+    return OPENMPI if "mpirun" in partition.launchers or "pspmix" in offered else MPICH_ABI
 
 
 @pytest.fixture
@@ -92,6 +98,20 @@ def test_galileo_is_that_of_the_paper() -> None:
         4,
         "infiniband",
     )
+
+
+@pytest.mark.parametrize("name", ["alps-daint", "jupiter", "isambard-ai"])
+def test_grace_hopper_nodes_are_those_of_the_documents(name: str) -> None:
+    profile = load(name)
+    assert profile.architecture == "aarch64"
+    for partition in profile.partitions.values():
+        node = partition.node
+        assert node
+        assert node.gpus
+        assert (node.sockets, node.cores, node.threads_per_core) == (4, 288, 1)
+        assert (node.gpus.count, node.gpus.capability) == (4, "9.0")
+    assert profile.source.kind == "document"
+    assert profile.description.endswith("nothing of it was run.")
 
 
 def test_what_only_a_capture_can_tell_is_listed(capsys: pytest.CaptureFixture[str]) -> None:

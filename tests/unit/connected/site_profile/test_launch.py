@@ -39,6 +39,7 @@ def ways(
         (["none", "pmi2", "pmix"], MPICH_ABI, INTEL, Way("srun", "pmi2", None)),
         (["none", "pmi2", "pmix"], OPENMPI, OMPI, Way("srun", "pmix", None)),
         (["none", "pmi2", "pmix_v3", "pmix_v4"], OPENMPI, OMPI, Way("srun", "pmix_v4", None)),
+        (["pspmix", "pmi2"], OPENMPI, None, Way("srun", "pspmix", None)),  # ParaStation's psslurm
         (["none", "pmix"], MPICH_ABI, INTEL, Way("mpiexec.hydra", "", None)),
         (["none", "pmi2"], OPENMPI, OMPI, Way("mpirun", "", "/opt/ompi/bin/mpirun")),
         (["pmi2"], MPICH_ABI, None, Way("srun", "pmi2", None)),
