@@ -22,11 +22,14 @@ def definitions(definition: Definition, asked: Sequence[str], profiles: "Sequenc
 
     Args:
         asked: the processors of options, which come first.
-        profiles: the sites, whose nodes come next. Last comes the definition's own list.
+        profiles: the sites, whose nodes come next. A site whose nodes are unknown has the definition's own list.
     """
-    of_sites = [machine for profile in profiles for machine in _of_nodes(profile)]
-    machines = dict.fromkeys(asked or of_sites or definition.architectures)
-    return [definition.on(machine) for machine in machines] or [definition]
+    own: list[str | None] = [*definition.architectures] or [definition.machine]
+    of_sites = [machine for profile in profiles for machine in _of_nodes(profile) or own]
+    machines = dict.fromkeys(asked or of_sites or own)
+    if len(machines) > 1:
+        machines.pop(None, None)
+    return [definition.on(machine) for machine in machines]
 
 
 def fitting(profile: "Profile", machine: str) -> "Profile | None":

@@ -7,6 +7,13 @@ import pytest
 
 from deployer.connected.bundle import pack
 from deployer.connected.bundle.pyz import make_pyz
+from deployer.connected.ground import podman_service
+
+
+@pytest.fixture(autouse=True)
+def _no_podman(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no unit test start podman's service, which a machine without Docker has as its engine."""
+    monkeypatch.setattr(podman_service, "address", lambda: None)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -15,6 +15,7 @@ import docker
 import pytest
 
 from deployer.connected.ground import engine, podman_service
+from deployer.connected.ground.podman_service import address as podman_address  # the tests replace it in its module
 from deployer.contract.base.errors import MissingTool
 from tests import running
 
@@ -143,9 +144,9 @@ def test_podman_is_the_engine_if_nothing_leads_to_docker(tmp_path: Path, monkeyp
 def test_a_podman_that_does_not_start_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     running.program(tmp_path, "podman", "echo 'cannot find newuidmap' >&2; exit 125\n")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    podman_service.address.cache_clear()
+    podman_address.cache_clear()
     with pytest.raises(MissingTool, match="podman's service does not start: cannot find newuidmap"):
-        podman_service.address()
+        podman_address()
 
 
 @pytest.mark.parametrize(
