@@ -36,6 +36,7 @@ def machine(tools: Tools, words: Optional[TrialWords] = None) -> Record:
         "architecture": name.machine,
         "os": os_name(),
         "kernel": name.release,
+        "page_size": os.sysconf("SC_PAGE_SIZE"),
         "glibc": glibc(),
         "libzstd": libzstd(),
         "pythons": pythons(tools),

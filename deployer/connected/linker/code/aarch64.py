@@ -13,9 +13,7 @@ import struct
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from deployer.connected.linker.code import elf_sections
 from deployer.connected.linker.code.steps import BRANCH, CALL, END, JUMP, POINTER, Step
-from deployer.contract.elf.elf import ReadAt
 
 _EXCLUSIVE, _NEON = "exclusive", "neon"
 #: Masks and values of words, with their set. The first match counts; "" is part of ARMv8.0.
@@ -114,9 +112,7 @@ ASKS = re.compile(
     rb"(?i)(?<!__)getauxval|cpuinfo|cpu[_ ]?(id|model|flag|feature|info|support|cap|indicator)|hwcap|simd|sve[_2]|hwy"
 )
 ASKING = re.compile(rb"[\x00-\xff][\x00\x04-\x07]\x38\xd5", re.DOTALL)
-IRELATIVE = 1032
-#: For the address of ``main``: the type of sections with relocations, the relocation, and how many bytes are read.
-_RELOCATIONS, _RELA, _RELATIVE, _MAX_RELOCATIONS = 4, struct.Struct("<QQq"), 1027, 16 * 1024 * 1024
+IRELATIVE, RELATIVE = 1032, 1027
 
 #: Outline atomics: ``cbz w16`` before the atomic instruction, and within how many words the other way follows.
 _CBZ_W16, _HELPER = (0xFF00001F, 0x34000010), 8
@@ -130,22 +126,18 @@ def set_of(word: int) -> str:
     return next((name for mask, value, name in _ROWS[word >> 24] if word & mask == value), "")
 
 
-def may_use(data: bytes) -> bool:
-    """Return whether code may contain instructions beyond the baseline: always, because looking is fast."""
-    return True
-
-
-def counts(data: bytes, address: int) -> Counter[str]:
-    """Return the number of instructions of each set, without outline atomics."""
+def counts(parts: Sequence[tuple[bytes, int]]) -> Counter[str]:
+    """Return the number of instructions of each set in parts of the code, without outline atomics."""
     found: Counter[str] = Counter()
-    last, left = 0, 0  # of a helper
-    for (word,) in _WORD.iter_unpack(data[: len(data) // 4 * 4]):
-        name = set_of(word) if _ROWS[word >> 24] else ""
-        if name == "atomics" and last & _CBZ_W16[0] == _CBZ_W16[1]:
-            left = _HELPER
-        elif name and not (left > 0 and name == _EXCLUSIVE):
-            found[name] += 1
-        last, left = word, left - 1
+    for data, _ in parts:
+        last, left = 0, 0
+        for word in _words(data):
+            name = set_of(word) if _ROWS[word >> 24] else ""
+            if name == "atomics" and last & _CBZ_W16[0] == _CBZ_W16[1]:
+                left = _HELPER
+            elif name and not (left > 0 and name == _EXCLUSIVE):
+                found[name] += 1
+            last, left = word, left - 1
     return found
 
 
@@ -161,31 +153,23 @@ def whole(counts: Counter[str], asks: bool) -> list[str]:
     return [name for name in BEYOND if counts[name]] if sure and not asks else sure
 
 
-def stated(build_info: bytes) -> Sequence[str]:
-    """Return the sets that a Go program states: none, because it asks the processor for atomics."""
-    return ()
-
-
-def main(read_at: ReadAt, start: bytes, entry: int) -> int | None:
-    """Return the address of ``main`` from the start code at ``entry``; None if it is not recognized.
-
-    The start code passes it in x0: its address, or the address of a word that the loader fills in.
-    """
+def main(start: bytes, entry: int) -> tuple[int, bool] | None:
+    """Return the address that start code passes in x0, and whether it is of a word that the loader fills in."""
     page = None
-    for at, (word,) in enumerate(_WORD.iter_unpack(start[: len(start) // 4 * 4])):
+    for index, word in enumerate(_words(start)):
         if word & 0x9F00001F == 0x90000000:  # adrp x0
-            page = _page(word, entry + 4 * at)
+            page = _page(word, entry + 4 * index)
         elif page is not None and word & 0xFFC003FF == 0x91000000:  # add x0, x0, N
-            return page + (word >> 10 & 0xFFF)
+            return page + (word >> 10 & 0xFFF), False
         elif page is not None and word & 0xFFC003FF == 0xF9400000:  # ldr x0, [x0, N]
-            return _relocated(read_at, page + (word >> 10 & 0xFFF) * 8)
+            return page + (word >> 10 & 0xFFF) * 8, True
     return None
 
 
 def steps(data: bytes, address: int) -> Iterator[Step]:
     """Yield the instructions in order."""
     pages: dict[int, int] = {}
-    for index, (word,) in enumerate(_WORD.iter_unpack(data[: len(data) // 4 * 4])):
+    for index, word in enumerate(_words(data)):
         at = address + 4 * index
         kind, target = "", None
         if word & 0x7C000000 == 0x14000000:  # b, bl
@@ -194,9 +178,7 @@ def steps(data: bytes, address: int) -> Iterator[Step]:
             kind, target = BRANCH, at + _signed(word >> 5, 19) * 4
         elif word & 0x7E000000 == 0x36000000:  # tbz
             kind, target = BRANCH, at + _signed(word >> 5, 14) * 4
-        elif word & 0xFE9F0000 == 0xD61F0000 and word & 0x00600000 != 0x00200000:  # br, ret
-            kind = END
-        elif word & 0xFFE0001F == 0xD4200000 or word >> 16 == 0:  # brk, udf
+        elif word & 0xFEBF0000 == 0xD61F0000 or word & 0xFFE0001F == 0xD4200000 or word >> 16 == 0:  # br, ret; brk; udf
             kind = END
         elif word & 0x9F000000 == 0x90000000:  # adrp
             pages[word & 31] = _page(word, at)
@@ -205,15 +187,8 @@ def steps(data: bytes, address: int) -> Iterator[Step]:
         yield Step(at, set_of(word), kind, target)
 
 
-def _relocated(read_at: ReadAt, address: int) -> int | None:
-    """Return the address that the loader writes at ``address``; None if it writes none."""
-    for section in elf_sections.sections_of(read_at):
-        if section.kind == _RELOCATIONS:
-            data = read_at(section.offset, min(section.size, _MAX_RELOCATIONS))
-            for place, kind, addend in _RELA.iter_unpack(data[: len(data) // _RELA.size * _RELA.size]):
-                if place == address and kind == _RELATIVE:
-                    return int(addend)
-    return None
+def _words(data: bytes) -> Iterator[int]:
+    return (word for (word,) in _WORD.iter_unpack(data[: len(data) // 4 * 4]))
 
 
 def _page(word: int, address: int) -> int:

@@ -5,6 +5,7 @@ Only evenly spread parts of a large file are decoded. Every read is bounded. Wha
 """
 
 import re
+import struct
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
@@ -36,20 +37,17 @@ class Decoder(Protocol):
     def IRELATIVE(self) -> int:  # noqa: N802
         """The relocation that calls a function to choose an address."""
 
-    def may_use(self, data: bytes) -> bool:
-        """Return whether code may contain instructions beyond the baseline, without decoding it."""
-
-    def counts(self, data: bytes, address: int) -> Counter[str]:
-        """Return the number of instructions of each set."""
+    def counts(self, parts: Sequence[tuple[bytes, int]]) -> Counter[str]:
+        """Return the number of instructions of each set in parts of the code, each with its address."""
 
     def whole(self, counts: Counter[str], asks: bool) -> Sequence[str]:
         """Return the sets that a file with these instructions was compiled for."""
 
-    def stated(self, build_info: bytes) -> Sequence[str]:
-        """Return the sets that a Go program states."""
+    def main(self, start: bytes, entry: int) -> tuple[int, bool] | None:
+        """Return the address of ``main`` from the start code at ``entry``; None if it is not recognized.
 
-    def main(self, read_at: ReadAt, start: bytes, entry: int) -> int | None:
-        """Return the address of ``main`` from the start code at ``entry``; None if it is not recognized."""
+        The second value is whether it is instead the address of a word that the loader fills in.
+        """
 
     def steps(self, data: bytes, address: int) -> Iterator[Step]:
         """Yield the instructions in order."""
@@ -61,7 +59,7 @@ BEYOND = {number: decoder.BEYOND for number, decoder in _DECODERS.items()}
 
 _PART, _MAX_PARTS = 64 * 1024, 32
 _TEXTS = (b".dynstr", b".strtab", b".rodata")
-_RELOCATIONS, _RELOCATION_SIZE = 4, 24
+_RELOCATIONS, _RELA = 4, struct.Struct("<QQq")
 _MAX_READ = 256 * 1024 * 1024
 _GO_SECTION = b".go.buildinfo"
 #: Limits: bytes of start code, bytes per block, instructions in ``main``, and in one that only starts the program.
@@ -93,15 +91,10 @@ def of_file(read_at: ReadAt) -> Instructions:
     sections = list(elf_sections.sections_of(read_at))
     code = [section for section in sections if section.is_code]
     of_go = (read_at(part.offset, min(part.size, _PART)) for part in sections if part.name == _GO_SECTION)
-    stated = decoder.stated(b"".join(of_go))
+    stated = x86_64.stated(b"".join(of_go)) if decoder is x86_64 else ()
     if stated:
         return Instructions(stated, stated)
-    parts = list(_parts(code))
-    if not any(decoder.may_use(read_at(part.offset, part.size)) for part in parts):
-        return Instructions()
-    counts: Counter[str] = Counter()
-    for part in parts:
-        counts.update(decoder.counts(read_at(part.offset, part.size), part.address))
+    counts = decoder.counts([(read_at(part.offset, part.size), part.address) for part in _parts(code)])
     used = sorted(counts.keys() & set(decoder.BEYOND))
     if not used:
         return Instructions()
@@ -133,7 +126,7 @@ def _asks(read_at: ReadAt, sections: Sequence[Section], decoder: Decoder) -> boo
             data = read_at(section.offset, min(section.size, left))
             left -= len(data)
             if section.kind == _RELOCATIONS:
-                asks = any(data[at : at + 4] == irelative for at in range(8, len(data), _RELOCATION_SIZE))
+                asks = any(data[at : at + 4] == irelative for at in range(8, len(data), _RELA.size))
             else:
                 asks = (decoder.ASKING if section.is_code else decoder.ASKS).search(data) is not None
             if asks:
@@ -148,7 +141,8 @@ def _in_main(read_at: ReadAt, code: Sequence[Section], decoder: Decoder) -> set[
     library count.
     """
     entry = elf_notes.header(read_at)[4]
-    main = decoder.main(read_at, _from(read_at, code, entry)[:_MAX_START], entry)
+    found = decoder.main(_from(read_at, code, entry)[:_MAX_START], entry)
+    main = _relocated(read_at, found[0]) if found and found[1] else found and found[0]
     if main is None:
         return set()
     sets: set[str] = set()
@@ -180,6 +174,17 @@ def _follow(read_at: ReadAt, code: Sequence[Section], start: int, sets: set[str]
             if step.kind in (JUMP, END):
                 break
     return set() if branches or len(seen) > _SHORT else started
+
+
+def _relocated(read_at: ReadAt, address: int) -> int | None:
+    """Return the address that the loader writes at ``address`` of an AArch64 program; None if it writes none."""
+    for section in elf_sections.sections_of(read_at):
+        if section.kind == _RELOCATIONS:
+            data = read_at(section.offset, min(section.size, _MAX_READ))
+            for place, kind, addend in _RELA.iter_unpack(data[: len(data) // _RELA.size * _RELA.size]):
+                if place == address and kind == aarch64.RELATIVE:
+                    return int(addend)
+    return None
 
 
 def _from(read_at: ReadAt, code: Sequence[Section], address: int) -> bytes:

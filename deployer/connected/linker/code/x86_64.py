@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from deployer.connected.linker.code.steps import BRANCH, CALL, END, JUMP, POINTER, Step
-from deployer.contract.elf.elf import ReadAt
 
 BEYOND = ("avx", "avx2", "fma", "f16c", "bmi1", "bmi2", "avx512f")
 
@@ -61,14 +60,13 @@ _OF_RIP = re.compile(r".*\[rip ([+-]) (0x[0-9a-f]+)\]")
 _ENDS = ("ret", "hlt", "ud2")
 
 
-def may_use(data: bytes) -> bool:
-    """Return whether code may contain instructions beyond the baseline, without decoding it."""
-    return len(_LIKELY.findall(data)) >= _FEW_IN_64_KIB * len(data) / 65536
-
-
-def counts(data: bytes, address: int) -> Counter[str]:
-    """Return the number of instructions of each set."""
-    return Counter(_set(data[at - address], *text) for at, _, *text in _decoded(data, address))
+def counts(parts: Sequence[tuple[bytes, int]]) -> Counter[str]:
+    """Return the number of instructions of each set in parts of the code, each with its address."""
+    found: Counter[str] = Counter()
+    if any(len(_LIKELY.findall(data)) >= _FEW_IN_64_KIB * len(data) / 65536 for data, _ in parts):
+        for data, address in parts:
+            found.update(_set(data[at - address], *text) for at, _, *text in _decoded(data, address))
+    return found
 
 
 def whole(counts: Counter[str], asks: bool) -> list[str]:
@@ -87,13 +85,13 @@ def stated(build_info: bytes) -> Sequence[str]:
     return [name for name in BEYOND if name != _AVX512 or level[1] == b"4"] if level else []
 
 
-def main(read_at: ReadAt, start: bytes, entry: int) -> int | None:
+def main(start: bytes, entry: int) -> tuple[int, bool] | None:
     """Return the address of ``main`` from the start code at ``entry``; None if it is not recognized."""
     match = _POINTER.search(start)
     if match is None:
         return None
     number = int.from_bytes(match[2], "little", signed=True)
-    return entry + match.end() + number if match[1] == _RELATIVE else number
+    return entry + match.end() + number if match[1] == _RELATIVE else number, False
 
 
 def steps(data: bytes, address: int) -> Iterator[Step]:
