@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 
 from deployer.connected.linker.code.steps import BRANCH, CALL, END, JUMP, POINTER, Step
 
-_EXCLUSIVE, _NEON = "exclusive", "neon"
+_EXCLUSIVE, _GUARDED, _NEON = "exclusive", "guarded", "neon"
 #: Masks and values of words, with their set. The first match counts; "" is part of ARMv8.0.
 _TABLE: tuple[tuple[int, int, str], ...] = (
     (0x3FA07C00, 0x08A07C00, "atomics"),  # CAS
@@ -97,6 +97,8 @@ _TABLE: tuple[tuple[int, int, str], ...] = (
     (0xFFE0D000, 0x64A04000, "sve2"),  # the same by element
     (0xFFF9E000, 0x6518A000, "sve2"),  # FLOGB
     (0xFFFFE000, 0x650AA000, "sve2"),  # FCVTX
+    (0xFF30FC00, 0x0420E000, ""),  # CNTD: every unwinder of libgcc has it, for programs with SVE
+    (0xFFFFF800, 0x04BF5000, ""),  # RDVL
     (0x1E000000, 0x04000000, "sve"),
     (0x3FA00000, 0x08000000, _EXCLUSIVE),
     (0x9E000000, 0x0E000000, _NEON),
@@ -126,14 +128,20 @@ def set_of(word: int) -> str:
     return next((name for mask, value, name in _ROWS[word >> 24] if word & mask == value), "")
 
 
+def _set(word: int, last: int) -> str:
+    """Return an instruction's set; ``_GUARDED`` for an atomic instruction that the one before it skips."""
+    name = set_of(word)
+    return _GUARDED if name == "atomics" and last & _CBZ_W16[0] == _CBZ_W16[1] else name
+
+
 def counts(parts: Sequence[tuple[bytes, int]]) -> Counter[str]:
     """Return the number of instructions of each set in parts of the code, without outline atomics."""
     found: Counter[str] = Counter()
     for data, _ in parts:
         last, left = 0, 0
         for word in _words(data):
-            name = set_of(word) if _ROWS[word >> 24] else ""
-            if name == "atomics" and last & _CBZ_W16[0] == _CBZ_W16[1]:
+            name = _set(word, last) if _ROWS[word >> 24] else ""
+            if name == _GUARDED:
                 left = _HELPER
             elif name and not (left > 0 and name == _EXCLUSIVE):
                 found[name] += 1
@@ -169,6 +177,7 @@ def main(start: bytes, entry: int) -> tuple[int, bool] | None:
 def steps(data: bytes, address: int) -> Iterator[Step]:
     """Yield the instructions in order."""
     pages: dict[int, int] = {}
+    last = 0
     for index, word in enumerate(_words(data)):
         at = address + 4 * index
         kind, target = "", None
@@ -184,7 +193,8 @@ def steps(data: bytes, address: int) -> Iterator[Step]:
             pages[word & 31] = _page(word, at)
         elif word & 0xFFC00000 == 0x91000000 and word >> 5 & 31 in pages:  # add
             kind, target = POINTER, pages[word >> 5 & 31] + (word >> 10 & 0xFFF)
-        yield Step(at, set_of(word), kind, target)
+        yield Step(at, _set(word, last), kind, target)
+        last = word
 
 
 def _words(data: bytes) -> Iterator[int]:

@@ -59,6 +59,7 @@ BEYOND = {number: decoder.BEYOND for number, decoder in _DECODERS.items()}
 
 _PART, _MAX_PARTS = 64 * 1024, 32
 _TEXTS = (b".dynstr", b".strtab", b".rodata")
+_SYMBOLS, _SYMBOL = (b".dynsym", b".dynstr"), struct.Struct("<I20x")
 _RELOCATIONS, _RELA = 4, struct.Struct("<QQq")
 _MAX_READ = 256 * 1024 * 1024
 _GO_SECTION = b".go.buildinfo"
@@ -131,7 +132,15 @@ def _asks(read_at: ReadAt, sections: Sequence[Section], decoder: Decoder) -> boo
                 asks = (decoder.ASKING if section.is_code else decoder.ASKS).search(data) is not None
             if asks:
                 return True
-    return left == 0  # otherwise part of the file was not read
+    return left == 0 or _calls_getauxval(read_at, sections)  # or part of the file was not read
+
+
+def _calls_getauxval(read_at: ReadAt, sections: Sequence[Section]) -> bool:
+    """Return whether a symbol is ``getauxval``, whose text may be the end of ``__getauxval``."""
+    parts = {part.name: read_at(part.offset, min(part.size, _MAX_READ)) for part in sections if part.name in _SYMBOLS}
+    symbols, names = (parts.get(name, b"") for name in _SYMBOLS)
+    at = names.find(b"__getauxval\0") + 2
+    return at > 1 and any(symbol[0] == at for symbol in _SYMBOL.iter_unpack(symbols[: len(symbols) // 24 * 24]))
 
 
 def _in_main(read_at: ReadAt, code: Sequence[Section], decoder: Decoder) -> set[str]:
