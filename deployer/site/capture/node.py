@@ -64,7 +64,7 @@ def _arm_model(text: str, tools: Tools) -> Optional[str]:
     numbers = re.findall(r"^CPU (implementer|part)\s*:\s*(0x[0-9a-f]{1,4})$", text, re.MULTILINE)
     if not numbers:
         return None
-    answer = tools.ask(["lscpu"])
+    answer = tools.ask(["lscpu"], environment={"LC_ALL": "C"})
     name = re.search(r"^\s*Model name:\s*(\S.{0,99})$", answer.out if answer else "", re.MULTILINE)
     known = name.group(1).strip() if name else "-"  # of a processor that is newer than lscpu
     return known if known != "-" else ", ".join(f"{field} {number}" for field, number in dict(numbers).items())

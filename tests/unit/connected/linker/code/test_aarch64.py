@@ -146,10 +146,9 @@ int main(void) {
 
 
 def test_the_page_size_of_jemalloc(tmp_path: Path) -> None:
-    sizes = []
-    for test in ("seen>4096", "seen>16384", "seen>65536", "seen<<3>seen*5-1"):
-        sizes.append(jemalloc.page_size(reader(compiled(tmp_path, JEMALLOC, "-O2", f"-DPAGE={test}"))))
-    assert sizes == [4096, 16384, 65536, jemalloc.UNKNOWN]
+    tests = {"seen>4096": 4096, "seen>16384": 16384, "seen>65536": 65536, "seen<<3>seen*5-1": jemalloc.UNKNOWN}
+    for test, size in tests.items():
+        assert jemalloc.page_size(reader(compiled(tmp_path, JEMALLOC, "-O2", f"-DPAGE={test}"))) == size
     none = reader(compiled(tmp_path, "int main(void) { return 0; }"))
     facts = CodeFacts(lambda name: none, tmp_path / "kept.json")
     assert facts.jemalloc("/a") == jemalloc.page_size(none) == 0
