@@ -115,6 +115,8 @@ ASKS = re.compile(
 )
 ASKING = re.compile(rb"[\x00-\xff][\x00\x04-\x07]\x38\xd5", re.DOTALL)
 IRELATIVE, RELATIVE = 1032, 1027
+#: More than on x86-64, because in static programs no count tells their own code from that of the C library.
+LEVELS = 6
 
 #: Outline atomics: ``cbz w16`` before the atomic instruction, and within how many words the other way follows.
 _CBZ_W16, _HELPER = (0xFF00001F, 0x34000010), 8

@@ -37,6 +37,10 @@ class Decoder(Protocol):
     def IRELATIVE(self) -> int:  # noqa: N802
         """The relocation that calls a function to choose an address."""
 
+    @property
+    def LEVELS(self) -> int:  # noqa: N802
+        """How many levels of calls are followed from ``main``."""
+
     def counts(self, parts: Sequence[tuple[bytes, int]]) -> Counter[str]:
         """Return the number of instructions of each set in parts of the code, each with its address."""
 
@@ -63,8 +67,9 @@ _SYMBOLS, _SYMBOL = (b".dynsym", b".dynstr"), struct.Struct("<I20x")
 _RELOCATIONS, _RELA = 4, struct.Struct("<QQq")
 _MAX_READ = 256 * 1024 * 1024
 _GO_SECTION = b".go.buildinfo"
-#: Limits: bytes of start code, bytes per block, instructions in ``main``, and in one that only starts the program.
-_MAX_START, _MAX_BLOCK, _MAX_MAIN, _SHORT = 128, 1024, 4000, 40
+#: Limits: bytes of start code, bytes per block, instructions in ``main``, and in one that only starts the program;
+#: functions that are followed.
+_MAX_START, _MAX_BLOCK, _MAX_MAIN, _SHORT, _MAX_FUNCTIONS = 128, 1024, 4000, 40, 100
 
 
 class Instructions(NamedTuple):
@@ -147,7 +152,7 @@ def _in_main(read_at: ReadAt, code: Sequence[Section], decoder: Decoder) -> set[
     """Return the sets that ``main`` uses.
 
     In Fortran and Rust, ``main`` only starts the program; then the functions that it calls or passes to the language's
-    library count.
+    library count, and on AArch64 those that these are certain to call.
     """
     entry = elf_notes.header(read_at)[4]
     found = decoder.main(_from(read_at, code, entry)[:_MAX_START], entry)
@@ -155,19 +160,25 @@ def _in_main(read_at: ReadAt, code: Sequence[Section], decoder: Decoder) -> set[
     if main is None:
         return set()
     sets: set[str] = set()
-    started = _follow(read_at, code, main, sets, decoder)
-    for address in started if not sets else ():
-        _follow(read_at, code, address, sets, decoder)
+    seen, level = set[int](), {main}
+    for _ in range(1 + decoder.LEVELS):
+        seen |= level
+        started = [_follow(read_at, code, address, sets, decoder) for address in sorted(level)]
+        level = set().union(*started) - seen
+        if sets or len(seen) > _MAX_FUNCTIONS:
+            break
     return sets
 
 
 def _follow(read_at: ReadAt, code: Sequence[Section], start: int, sets: set[str], decoder: Decoder) -> set[int]:
     """Add the sets that a function uses, on all its paths, to ``sets``.
 
-    Return the functions that it starts, if it is short and has only one path.
+    Return the functions that it starts, if it is short and has only one path; otherwise those that it calls before its
+    paths part, if many levels are followed.
     """
     seen: set[int] = set()
     started: set[int] = set()
+    certain: set[int] = set()
     todo, branches = [start], 0
     while todo and len(seen) < _MAX_MAIN:
         begin = todo.pop()
@@ -179,10 +190,13 @@ def _follow(read_at: ReadAt, code: Sequence[Section], start: int, sets: set[str]
             sets.update({step.set} & set(decoder.BEYOND))
             if step.target is not None:
                 (started.add if step.kind in (CALL, POINTER) else todo.append)(step.target)
+            certain |= {step.target} if step.target and step.kind == CALL and not branches else set()
             branches += step.kind == BRANCH
             if step.kind in (JUMP, END):
                 break
-    return set() if branches or len(seen) > _SHORT else started
+    if branches or len(seen) > _SHORT:
+        return certain if decoder.LEVELS > 1 else set()
+    return started
 
 
 def _relocated(read_at: ReadAt, address: int) -> int | None:

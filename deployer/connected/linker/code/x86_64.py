@@ -49,6 +49,7 @@ ASKS = re.compile(
 )
 ASKING = re.compile(rb"\x0f(\xa2|\x01\xd0)")
 IRELATIVE = 37
+LEVELS = 1
 
 #: Where Go programs record the processors that they were compiled for; they check at startup, and exit on a mismatch.
 _GO_LEVEL = re.compile(rb"GOAMD64=v([34])")

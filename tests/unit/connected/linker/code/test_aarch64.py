@@ -54,6 +54,7 @@ def compiled(folder: Path, source: str, *words: str) -> Path:
         (["-O2", "-march=armv8.3-a", "-mbranch-protection=pac-ret+leaf"], {"atomics", "paca"}),
         (["-Ofast", "-march=armv8-a+sve"], {"sve"}),
         (["-Ofast", "-march=armv8-a+sve", "-no-pie"], {"sve"}),
+        (["-Ofast", "-march=armv8-a+sve", "-static"], {"sve"}),  # in a function that main is certain to call
         (["-Ofast", "-march=armv9-a"], {"atomics", "sve"}),
     ],
 )
