@@ -13,7 +13,7 @@ import struct
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from deployer.connected.linker.code.steps import BRANCH, CALL, END, JUMP, POINTER, Step
+from deployer.connected.linker.code.steps import BRANCH, CALL, END, JUMP, POINTER, CodeStep
 
 _EXCLUSIVE, _GUARDED, _NEON = "exclusive", "guarded", "neon"
 #: Masks and values of words, with their set. The first match counts; "" is part of ARMv8.0.
@@ -176,7 +176,7 @@ def main(start: bytes, entry: int) -> tuple[int, bool] | None:
     return None
 
 
-def steps(data: bytes, address: int) -> Iterator[Step]:
+def steps(data: bytes, address: int) -> Iterator[CodeStep]:
     """Yield the instructions in order."""
     pages: dict[int, int] = {}
     last = 0
@@ -195,7 +195,7 @@ def steps(data: bytes, address: int) -> Iterator[Step]:
             pages[word & 31] = _page(word, at)
         elif word & 0xFFC00000 == 0x91000000 and word >> 5 & 31 in pages:  # add
             kind, target = POINTER, pages[word >> 5 & 31] + (word >> 10 & 0xFFF)
-        yield Step(at, _set(word, last), kind, target)
+        yield CodeStep(at, _set(word, last), kind, target)
         last = word
 
 

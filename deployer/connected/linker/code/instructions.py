@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 
 from deployer.connected.linker.code import aarch64, elf_sections, x86_64
 from deployer.connected.linker.code.elf_sections import Section
-from deployer.connected.linker.code.steps import BRANCH, CALL, END, JUMP, POINTER, Step
+from deployer.connected.linker.code.steps import BRANCH, CALL, END, JUMP, POINTER, CodeStep
 from deployer.contract.elf import elf_notes
 from deployer.contract.elf.elf import ReadAt
 from deployer.contract.elf.machines import AARCH64, X86_64
@@ -53,7 +53,7 @@ class Decoder(Protocol):
         The second value is whether it is instead the address of a word that the loader fills in.
         """
 
-    def steps(self, data: bytes, address: int) -> Iterator[Step]:
+    def steps(self, data: bytes, address: int) -> Iterator[CodeStep]:
         """Yield the instructions in order."""
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 JUMP, BRANCH, CALL, POINTER, END = "jump", "branch", "call", "pointer", "end"
 
 
-class Step(NamedTuple):
+class CodeStep(NamedTuple):
     """An instruction.
 
     Attributes:

@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from deployer.connected.linker.code.steps import BRANCH, CALL, END, JUMP, POINTER, Step
+from deployer.connected.linker.code.steps import BRANCH, CALL, END, JUMP, POINTER, CodeStep
 
 BEYOND = ("avx", "avx2", "fma", "f16c", "bmi1", "bmi2", "avx512f")
 
@@ -95,20 +95,20 @@ def main(start: bytes, entry: int) -> tuple[int, bool] | None:
     return entry + match.end() + number if match[1] == _RELATIVE else number, False
 
 
-def steps(data: bytes, address: int) -> Iterator[Step]:
+def steps(data: bytes, address: int) -> Iterator[CodeStep]:
     """Yield the instructions in order."""
     for at, size, mnemonic, operands in _decoded(data, address):
         name = _set(data[at - address], mnemonic, operands)
         pointer = _OF_RIP.match(operands) if mnemonic == "lea" else None
         target = int(operands, 16) if operands.startswith("0x") else None
         if pointer:
-            yield Step(at, name, POINTER, at + size + int(pointer[1] + pointer[2], 16))
+            yield CodeStep(at, name, POINTER, at + size + int(pointer[1] + pointer[2], 16))
         elif mnemonic == "jmp":
-            yield Step(at, name, JUMP, target)
+            yield CodeStep(at, name, JUMP, target)
         elif target is not None and (mnemonic == "call" or mnemonic.startswith("j")):
-            yield Step(at, name, CALL if mnemonic == "call" else BRANCH, target)
+            yield CodeStep(at, name, CALL if mnemonic == "call" else BRANCH, target)
         else:
-            yield Step(at, name, END if mnemonic in _ENDS else "")
+            yield CodeStep(at, name, END if mnemonic in _ENDS else "")
 
 
 def _decoded(data: bytes, address: int) -> Iterator[tuple[int, int, str, str]]:
