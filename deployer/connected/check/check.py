@@ -71,7 +71,7 @@ RULES: tuple[Callable[[Case], Iterator[Finding]], ...] = (
     places.working, proof.outside, layout.numbers, inside.startable,
 )  # fmt: skip
 #: Rules for one program on a partition's nodes.
-NODE_RULES: tuple[Callable[[Case, Process], Iterator[Finding]], ...] = (cpu.code,)
+NODE_RULES: tuple[Callable[[Case, Process], Iterator[Finding]], ...] = (cpu.code, cpu.page_size)
 #: Rules for the programs that a job starts, with the job's layout.
 JOB_RULES: tuple[Callable[[LinkedJob, Case], Iterator[Finding]], ...] = (
     pmi.kept, runtimes.private, spawn.of_job, variables.of_job,
@@ -79,17 +79,17 @@ JOB_RULES: tuple[Callable[[LinkedJob, Case], Iterator[Finding]], ...] = (
 
 #: Every code that a finding can have; docs/rules.md has a section for each.
 CODES = (
-    "bind.place", "command.missing", "command.unclear", "cpu.instructions", "data.missing", "fabric.library",
-    "fabric.missing", "fabric.nccl", "fabric.provider", "fabric.tcp", "facts.cpu", "facts.fabric", "facts.gpu",
-    "facts.mpi", "facts.plan", "facts.pmi", "facts.runtime", "gpu.capability", "gpu.count", "gpu.driver", "gpu.kernels",
-    "gpu.none", "gpu.vendor", "import.missing", "job.layout", "job.memory", "launch.inside", "launcher.missing",
-    "link.broken", "link.machine", "link.missing", "link.plugin", "link.program", "link.version", "mpi.cxx",
-    "mpi.escape", "mpi.family", "mpi.gtl", "mpi.mixed", "mpi.rpath", "mpi.serial", "mpi.spawn", "mpi.symbols",
-    "mpi.unused", "mpi.variable", "node.architecture", "plan.refused", "pmi.not-offered", "pmi.truncated", "pmi.unmet",
-    "profile.age", "proof.outside", "python.syntax", "queue.nodes", "queue.time", "rehearse.none", "runtime.bind-path",
-    "runtime.fuse", "runtime.namespaces", "runtime.none", "runtime.old", "runtime.private", "runtime.start",
-    "runtime.unsupported", "space.files", "space.purge", "space.size", "wheel.tags", "workdir.missing",
-    "workdir.read-only",
+    "bind.place", "command.missing", "command.unclear", "cpu.instructions", "cpu.page-size", "data.missing",
+    "fabric.library", "fabric.missing", "fabric.nccl", "fabric.provider", "fabric.tcp", "facts.cpu", "facts.fabric",
+    "facts.gpu", "facts.mpi", "facts.plan", "facts.pmi", "facts.runtime", "gpu.capability", "gpu.count", "gpu.driver",
+    "gpu.kernels", "gpu.none", "gpu.vendor", "import.missing", "job.layout", "job.memory", "launch.inside",
+    "launcher.missing", "link.broken", "link.machine", "link.missing", "link.plugin", "link.program", "link.version",
+    "mpi.cxx", "mpi.escape", "mpi.family", "mpi.gtl", "mpi.mixed", "mpi.rpath", "mpi.serial", "mpi.spawn",
+    "mpi.symbols", "mpi.unused", "mpi.variable", "node.architecture", "plan.refused", "pmi.not-offered",
+    "pmi.truncated", "pmi.unmet", "profile.age", "proof.outside", "python.syntax", "queue.nodes", "queue.time",
+    "rehearse.none", "runtime.bind-path", "runtime.fuse", "runtime.namespaces", "runtime.none", "runtime.old",
+    "runtime.private", "runtime.start", "runtime.unsupported", "space.files", "space.purge", "space.size", "wheel.tags",
+    "workdir.missing", "workdir.read-only",
 )  # fmt: skip
 
 

@@ -31,7 +31,7 @@ from deployer.system import codec
 
 SCHEMA = "link-index"
 #: Increase it when different facts are read from a file; older indexes are then rebuilt.
-VERSION = 12
+VERSION = 13
 
 _MAGIC = b"\x7fELF"
 #: The start of a script, and the number of bytes of its first line that the kernel reads.

@@ -2,7 +2,8 @@
 
 It follows glibc: ld.so(8), "Description"; elf/dl-load.c (_dl_map_object), elf/dl-deps.c (breadth first),
 elf/dl-version.c, sysdeps/generic/dl-cache.h. It does not follow preloads, auditing, or the folders for CPU capabilities
-(``glibc-hwcaps``), whose libraries have the same sonames as the plain ones.
+(``glibc-hwcaps``, and before glibc 2.37 ``atomics``, ``tls`` and others), whose libraries have the same sonames as the
+plain ones.
 """
 
 import copy

@@ -141,6 +141,7 @@ class Machine(Model):
         architecture: the kernel's name of the architecture.
         os: the distribution: ``Rocky Linux 8.9``.
         kernel: the kernel's release: ``4.18.0-513.el8.x86_64``.
+        page_size: bytes of a memory page, on other architectures than x86_64: ``65536``.
         glibc: the version of glibc: ``2.28``.
         libzstd: the version of libzstd: ``1.4.4``.
         pythons: versions of Python interpreters by path: ``/usr/bin/python3: 3.6.8``.
@@ -160,6 +161,7 @@ class Machine(Model):
     architecture: forms.Architecture | None = None
     os: str | None = None
     kernel: str | None = None
+    page_size: forms.Count | None = None
     glibc: str | None = None
     libzstd: str | None = None
     pythons: dict[str, str] = {}

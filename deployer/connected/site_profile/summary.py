@@ -66,6 +66,7 @@ def _of_partition(profile: Profile, partition: Partition) -> Iterator[str]:
         "NUMA domains": node and node.numa_domains,
         "memory for jobs": node and node.memory_mb,
         "instruction sets": node and node.cpu and node.cpu.flags,
+        "page size": partition.architecture != "aarch64" or partition.page_size,
         "user namespaces": partition.user_namespaces is not None,
         "glibc": partition.glibc,
         "file systems": partition.filesystems,

@@ -17,6 +17,7 @@ from deployer.contract.elf import elf_notes
 from deployer.contract.elf.elf import ReadAt, level
 from deployer.contract.elf.elf_notes import EHDR, PHDR
 from deployer.contract.elf.linked_mpi import linked_mpi
+from deployer.contract.elf.machines import AARCH64
 
 _DYN, _DYN_32 = struct.Struct("<qQ"), struct.Struct("<iI")
 _EHDR_32, _PHDR_32 = struct.Struct("<16sHHIIIIIHHHHHH"), struct.Struct("<IIIIIIII")
@@ -45,6 +46,9 @@ _MAX_TEXT = 512 * 1024  # bytes of all names kept per file, because names may ov
 _MAX_VERSIONS = 8192
 _MAX_SYMBOLS = 16 * 1024 * 1024
 _CHUNK = 64 * 1024
+
+#: The largest page size of Linux on AArch64.
+_MAX_PAGE = 64 * 1024
 
 
 #: The beginnings of an MPI library's symbols: of the standard, and of Open MPI's mpi.h.
@@ -99,8 +103,10 @@ class Facts(NamedTuple):
         linked: how a program shows that an MPI library is linked into it (``linked_mpi``), or None.
         opens: whether it is a program that calls no MPI function and opens libraries by name (``dlopen``).
         sha256: the digest of a library without a build-id that capture reads; else None.
+        pages: the largest page size with which its segments can be mapped, if it is for AArch64 and the size is below
+            64 KiB; else 0.
 
-    A record leaves out the last five fields if they are empty.
+    A record leaves out the last six fields if they are empty.
     """
 
     dynamic: Dynamic
@@ -111,6 +117,7 @@ class Facts(NamedTuple):
     linked: Optional[str] = None
     opens: bool = False
     sha256: Optional[str] = None
+    pages: int = 0
 
     @property
     def identity(self) -> Optional[str]:
@@ -168,6 +175,7 @@ def facts(read_at: ReadAt, narrow: bool = False) -> Optional[Facts]:
         level=level(read_at),
         linked=linked_mpi(read_at) if calls_none else None,
         opens=calls_none and _names_one(elf, (_DLOPEN,)),
+        pages=elf.pages if elf.machine == AARCH64.number else 0,
     )
 
 
@@ -230,6 +238,8 @@ class _Elf:
         self._interpreter = next((header for header in headers if header[0] == _PT_INTERP), None)
         #: Address, file offset, and size of each loaded segment.
         self._loads = [(h[3], h[2], h[5]) for h in headers if h[0] == _PT_LOAD]
+        #: The largest page size with which the segments can be mapped, below ``_MAX_PAGE``; else 0.
+        self.pages = min((h[7] & -h[7] for h in headers if h[0] == _PT_LOAD and h[7] % _MAX_PAGE), default=0)
         self.tags = [tag for header in headers if header[0] == _PT_DYNAMIC for tag in self._tags(header[2], header[5])]
         strings, size = self.last(_STRTAB), self.last(_STRSZ)
         self.strings = self.offset(strings) if strings is not None else 0

@@ -14,8 +14,8 @@ CHANGED, GONE, NEW = "changed", "gone", "new"
 
 #: Fields at the top of a profile that apply to the nodes of all partitions, unless a partition overrides them.
 SHARED = (
-    "architecture", "os", "kernel", "glibc", "libzstd", "pythons", "user_namespaces", "fuse", "runtimes", "launchers",
-    "fabric", "devices", "driver", "filesystems", "files", "links",
+    "architecture", "os", "kernel", "page_size", "glibc", "libzstd", "pythons", "user_namespaces", "fuse", "runtimes",
+    "launchers", "fabric", "devices", "driver", "filesystems", "files", "links",
 )  # fmt: skip
 #: Fields that are decisions or name the source of facts. They are not facts of the site.
 _NO_FACTS = (
@@ -85,6 +85,7 @@ _MEANINGS = (
     (r"(^|\.)fabric(\.|$)", WARNING, "the network looks different, or jobs may fall back to TCP: make new plans"),
     (r"(^|\.)(files|links)(\.|$)", WARNING, "a system library that jobs may get has changed: make new plans"),
     (r"(^|\.)glibc$", WARNING, "libraries that are bound into images may need this C library: check bundles again"),
+    (r"(^|\.)page_size$", WARNING, "programs may not support the pages of this kernel: check bundles again"),
     (r"(^|\.)filesystems(\.|$)", WARNING, "room for images or data has changed: make new plans"),
     (r"(^|\.)(libzstd|pythons)(\.|$)", WARNING, "tools that `install` and `run` need have changed on this machine"),
     (r"(^|\.)architecture$", ERROR, "the architecture has changed: make new plans, and check bundles again"),

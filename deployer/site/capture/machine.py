@@ -36,6 +36,7 @@ def machine(tools: Tools, words: Optional[TrialWords] = None) -> Record:
         "architecture": name.machine,
         "os": os_name(),
         "kernel": name.release,
+        "page_size": page_size(name.machine),
         "glibc": glibc(),
         "libzstd": libzstd(),
         "pythons": pythons(tools),
@@ -51,6 +52,11 @@ def os_name(path: str = "/etc/os-release") -> Optional[str]:
     """Return the distribution's name for itself."""
     match = re.search(r'^PRETTY_NAME="?([^"\n]{1,100})', read_text(path), re.MULTILINE)
     return match.group(1) if match else None
+
+
+def page_size(architecture: str) -> Optional[int]:
+    """Return the bytes of a memory page; None on x86_64, where it is always 4096."""
+    return None if architecture == "x86_64" else os.sysconf("SC_PAGE_SIZE")
 
 
 def glibc() -> Optional[str]:

@@ -10,11 +10,13 @@ from deployer.contract.base.json_records import Record
 from deployer.site.capture.tools import Tools, determined, read_text
 
 #: The instruction sets that matter to compiled programs, with the kernel's names in /proc/cpuinfo: on x86-64 the flags
-#: from which compilers and oneDNN choose code, and that make up the psABI's levels v2 to v4. A profile lists each of
-#: them that a node has. A flag that is not listed is missing on the node.
+#: from which compilers and oneDNN choose code, and that make up the psABI's levels v2 to v4; on AArch64 those beyond
+#: ARMv8.0. A profile lists each of them that a node has. A flag that is not listed is missing on the node.
 FLAGS = (
     "sse4_1", "sse4_2", "avx", "avx2", "fma", "f16c", "bmi1", "bmi2", "avx512f", "avx512bw", "avx512cd", "avx512dq",
     "avx512vl", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_tile", "amx_int8", "amx_bf16",
+    "atomics", "fphp", "asimdhp", "asimdrdm", "asimddp", "asimdfhm", "fcma", "jscvt", "lrcpc", "paca", "sha3", "sve",
+    "sve2", "bf16", "i8mm",
 )  # fmt: skip
 _GPU_FIELDS = ("name,memory.total,compute_cap", "name,memory.total")
 
@@ -31,7 +33,7 @@ def node(tools: Tools, sys: str = "/sys", proc: str = "/proc") -> Record:
             "threads_per_core": threads.pop() if len(threads) == 1 else None,
             "numa_domains": len(glob.glob(os.path.join(sys, "devices/system/node/node[0-9]*"))) or None,
             "memory_total_mb": int(memory.group(1)) // 1024 if memory else None,
-            "cpu": _cpu(read_text(os.path.join(proc, "cpuinfo"))),
+            "cpu": _cpu(read_text(os.path.join(proc, "cpuinfo")), tools),
             "gpus": _gpus(tools),
         }
     )
@@ -45,15 +47,27 @@ def _cores(sys: str) -> Dict[Tuple[str, ...], int]:
     return Counter(core for core in cores if all(core))
 
 
-def _cpu(text: str) -> Record:
+def _cpu(text: str, tools: Tools) -> Record:
     """Return the model and instruction sets from /proc/cpuinfo; empty if the architecture does not list them."""
     model = re.search(r"^model name\s*:\s*(.{1,100})$", text, re.MULTILINE)
-    flags = [set(line.split()) for line in re.findall(r"^flags\s*:(.*)$", text, re.MULTILINE)]
-    found: Record = {"model": model.group(1).strip()} if model else {}
+    flags = [set(line.split()) for line in re.findall(r"^(?:flags|Features)\s*:(.*)$", text, re.MULTILINE)]
+    name = model.group(1).strip() if model else _arm_model(text, tools)
+    found: Record = {"model": name} if name else {}
     if flags:
         common = set.intersection(*flags)
         found["flags"] = [flag for flag in FLAGS if flag in common]
     return found
+
+
+def _arm_model(text: str, tools: Tools) -> Optional[str]:
+    """Return the name that lscpu has for an Arm processor, or else its numbers; None if it is not one."""
+    numbers = re.findall(r"^CPU (implementer|part)\s*:\s*(0x[0-9a-f]{1,4})$", text, re.MULTILINE)
+    if not numbers:
+        return None
+    answer = tools.ask(["lscpu"], environment={"LC_ALL": "C"})
+    name = re.search(r"^\s*Model name:\s*(\S.{0,99})$", answer.out if answer else "", re.MULTILINE)
+    known = name.group(1).strip() if name else "-"  # of a processor that is newer than lscpu
+    return known if known != "-" else ", ".join(f"{field} {number}" for field, number in dict(numbers).items())
 
 
 def _gpus(tools: Tools) -> Optional[Record]:

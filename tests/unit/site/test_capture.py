@@ -786,6 +786,47 @@ def test_the_shape_of_a_node(programs, tmp_path):
     assert tools.notes == ["nvidia-smi: no list of GPUs: NVIDIA-SMI has failed"]
 
 
+#: Lines of /proc/cpuinfo, and of lscpu if known, in public reports, and what a profile has of them.
+GRACE = (
+    "fp asimd evtstrm aes pmull sha1 sha2 crc32 atomics fphp asimdhp cpuid asimdrdm jscvt fcma lrcpc dcpop sha3 sm3 "
+    "sm4 asimddp sha512 sve asimdfhm dit uscat ilrcpc flagm sb paca pacg dcpodp sve2 sveaes svepmull svebitperm "
+    "svesha3 svesm4 flagm2 frint svei8mm svebf16 i8mm bf16 dgh bti"
+)
+GRAVITON_2 = "fp asimd evtstrm aes pmull sha1 sha2 crc32 atomics fphp asimdhp cpuid asimdrdm lrcpc dcpop asimddp ssbs"
+A64FX = "fp asimd evtstrm sha1 sha2 crc32 atomics fphp asimdhp cpuid asimdrdm fcma dcpop sve"
+OLDEST = "fp asimd evtstrm aes pmull sha1 sha2 crc32 cpuid"
+
+
+@pytest.mark.parametrize(
+    ("features", "implementer", "part", "lscpu", "model", "flags"),
+    [
+        # NVIDIA Grace: a report to the kernel's mailing list on slow serial consoles
+        (GRACE, "0x41", "0xd4f", "Vendor ID: ARM\n  Model name:  Neoverse-V2\n", "Neoverse-V2",
+         "atomics fphp asimdhp asimdrdm asimddp asimdfhm fcma jscvt lrcpc paca sha3 sve sve2 bf16 i8mm"),
+        # Graviton 2: archspec-json, tests/targets/linux-amazon-graviton2
+        (GRAVITON_2, "0x41", "0xd0c", "BIOS Model name: AWS\nModel name: Neoverse-N1\n", "Neoverse-N1",
+         "atomics fphp asimdhp asimdrdm asimddp lrcpc"),
+        # A64FX, and what lscpu of RHEL 8 printed: archspec-json, issue 23
+        (A64FX, "0x46", "0x001", "Vendor ID:  0x46\nModel:  0\nStepping:  0x1\n", "implementer 0x46, part 0x001",
+         "atomics fphp asimdhp asimdrdm fcma sve"),
+        # Cortex-A72: OpenHFT, issue 23; without lscpu
+        (OLDEST, "0x41", "0xd08", "", "implementer 0x41, part 0xd08", ""),
+        # Apple: lscpu does not know the name
+        (OLDEST, "0x61", "0x000", "Model name:             -\n", "implementer 0x61, part 0x000", ""),
+    ],
+)  # fmt: skip
+def test_arm_processors_have_the_name_that_lscpu_prints(
+    features, implementer, part, lscpu, model, flags, programs, tmp_path
+):
+    lines = ["processor\t: {}", "BogoMIPS\t: 2000.00", f"Features\t: {features}", f"CPU implementer\t: {implementer}",
+             "CPU architecture: 8", "CPU variant\t: 0x0", f"CPU part\t: {part}", "CPU revision\t: 0", ""]  # fmt: skip
+    write(tmp_path, {"proc/cpuinfo": "\n".join("\n".join(lines).format(number) for number in range(2))})
+    write(tmp_path, {"said": lscpu})
+    made.program(programs, "lscpu", f'[ "$LC_ALL" = C ] && cat {tmp_path}/said')
+    cpu = node.node(Tools(), str(tmp_path / "sys"), str(tmp_path / "proc"))["cpu"]
+    assert cpu == {"model": model, "flags": flags.split()}
+
+
 def test_the_fabric(programs, tmp_path):
     made.program(programs, "ldconfig", "printf '\\tlibpsm2.so.2 (libc6,x86-64) => /usr/lib64/libpsm2.so.2\\n'")
     made.program(programs, "nvidia-smi", "exit 9")
@@ -1031,6 +1072,8 @@ def test_this_machine(programs, monkeypatch):
     expected = {**{name: {"version": versions[name]} for name in versions}, "udocker": {}}
     expected["apptainer"].update(setuid=False, starts=True, squashfs="fuse")
     assert found["runtimes"] == expected
+    assert found.get("page_size") == (None if os.uname().machine == "x86_64" else os.sysconf("SC_PAGE_SIZE"))
+    assert machine.page_size("aarch64") == os.sysconf("SC_PAGE_SIZE")
     assert not (programs / "was-run").exists()
     assert found["pythons"][sys.executable] == "%d.%d.%d" % sys.version_info[:3]
     assert isinstance(found["user_namespaces"], bool)

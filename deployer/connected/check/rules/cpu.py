@@ -1,7 +1,8 @@
-"""Rules for the processor: that nodes support the instructions that the image's programs were built for.
+"""Rules for the processor: that nodes support the instructions and page sizes that programs were built for.
 
 Sources: x86-64 psABI, "Micro-Architecture Levels"; glibc's loader, which refuses a file whose note requires more;
-TensorFlow's installation guide (its wheels use AVX).
+TensorFlow's installation guide (its wheels use AVX); glibc, elf/dl-map-segments.h and elf/dl-load.c ("ELF load command
+alignment not page-aligned"); Linux, fs/binfmt_elf.c; jemalloc, INSTALL.md, "--with-lg-page".
 """
 
 import posixpath
@@ -10,10 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from deployer.connected.check.rules.case import CAPTURE, MISSING_FACTS, Case
 from deployer.connected.linker.code.instructions import BEYOND, Instructions
+from deployer.connected.linker.code.jemalloc import UNKNOWN
 from deployer.connected.linker.process import Process
 from deployer.connected.site_profile.profile import Partition
 from deployer.contract.bundle.manifest import Manifest
-from deployer.contract.elf.machines import kernel_name
+from deployer.contract.elf.machines import AARCH64, BY_OCI, X86_64, kernel_name
 from deployer.contract.rules.findings import ERROR, WARNING, Finding
 
 #: The flags of each level, limited to the flags that a profile records (``site.capture.node.FLAGS``).
@@ -23,14 +25,20 @@ _LEVELS: Mapping[int, frozenset[str]] = {
 }
 _LEVELS = {**_LEVELS, 4: _LEVELS[3] | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}}
 
+#: The page size of all x86_64 nodes and of most others, and the largest on AArch64.
+_SMALLEST, _LARGEST = 4096, 65536
+
 #: Libraries that use instructions without checking for them: names, flags, and the package that they belong to.
 _LIBRARIES = (
     (re.compile(r"^libtensorflow_(cc|framework)\.so(\.\d+)*$"), frozenset({"avx"}), "TensorFlow's wheel"),
     (re.compile(r"^libitex_cpu_internal_avx2\.so$"), frozenset({"avx2"}), "Intel's Extension for TensorFlow"),
 )
 #: Libraries that a program may load or call only on suitable processors: libfoo-avx2.so.
-_NAMED_FOR_A_SET = re.compile(r"avx|haswell|skylake|skx|knl|zen\d|x86-64-v[34]", re.IGNORECASE)
-_X86_64 = 62
+_NAMED_FOR_A_SET = re.compile(
+    r"avx|haswell|skylake|skx|knl|zen\d|x86-64-v[34]|sve|neoverse|a64fx|armv[89]", re.IGNORECASE
+)
+#: The compiler option for the oldest processors, by machine.
+_OLD = {X86_64.number: "-march=x86-64-v2", AARCH64.number: "-march=armv8-a"}
 
 
 def architecture(case: Case) -> Iterator[Finding]:
@@ -72,12 +80,13 @@ def code(case: Case, process: Process) -> Iterator[Finding]:
     ``instructions`` reports files whose note or name states this.
     """
     flags = case.cpu_flags
-    if case.manifest.image.architecture != "amd64" or set(BEYOND) <= set(flags or ()):
+    known = BY_OCI.get(case.manifest.image.architecture)
+    if known is None or set(BEYOND.get(known.number, ())) <= set(flags or ()):
         return
     indexes = {id(files): files.code for _, files in case.layers}
     for loaded in process.loader.objects:
         where, inner = process.view.identity(loaded.path)
-        facts = indexes.get(where) if loaded.dynamic.machine == _X86_64 else None
+        facts = indexes.get(where) if loaded.dynamic.machine == known.number else None
         if facts is None or loaded.facts.level in _LEVELS or _libraries(loaded.path):
             continue
         severity, sets = lacking(facts.of(inner), loaded.path, loaded is process.program, flags or ())
@@ -89,8 +98,41 @@ def code(case: Case, process: Process) -> Iterator[Finding]:
                 f"its code uses {_shown(sets)} without asking the processor, and the nodes of {case.plan.partition} do "
                 "not have it: the program ends with SIGILL (illegal instruction)"
             )
-            remedy = "compile it for older processors (-march=x86-64-v2), or choose a partition with newer ones"
+            remedy = f"compile it for older processors ({_OLD[known.number]}), or choose a partition with newer ones"
             yield Finding("cpu.instructions", severity, loaded.path, text, remedy)
+
+
+def page_size(case: Case, process: Process) -> Iterator[Finding]:
+    """cpu.page-size, facts.cpu: a program, or a file that it maps, cannot be used with the nodes' large pages."""
+    indexes = {id(files): files.code for _, files in case.layers}
+    size, where = case.partition.page_size, case.plan.partition
+    for loaded in process.loader.objects:
+        layer, inner = process.view.identity(loaded.path)
+        pages, facts = loaded.facts.pages, indexes.get(layer)
+        if size is None and pages:
+            text = f"{loaded.path} can be mapped only with pages of up to {pages} bytes; those of the nodes are unknown"
+            yield Finding("facts.cpu", MISSING_FACTS, where, text, CAPTURE)
+        elif size is not None and 0 < pages < size:
+            text = (
+                f"its segments are aligned to {pages} bytes, and the nodes of {where} have pages of {size} bytes: "
+                "it cannot be mapped"
+            )
+            yield Finding("cpu.page-size", ERROR, loaded.path, text, f"link it with -z max-page-size={_LARGEST}")
+        elif size is not None and size > _SMALLEST and facts and loaded.dynamic.machine == AARCH64.number:
+            yield from _of_jemalloc(facts.jemalloc(inner), size, where, loaded.path)
+
+
+def _of_jemalloc(built_for: int, size: int, partition: str, path: str) -> Iterator[Finding]:
+    remedy = "use a newer release of it, or build it with --with-lg-page=16 (Rust: JEMALLOC_SYS_WITH_LG_PAGE=16)"
+    if 0 < built_for < size:
+        text = (
+            f"its jemalloc was built for pages of {built_for} bytes, and the nodes of {partition} have pages of {size} "
+            'bytes: it ends with "<jemalloc>: Unsupported system page size"'
+        )
+        yield Finding("cpu.page-size", ERROR, path, text, remedy)
+    elif built_for == UNKNOWN:
+        text = f"it contains jemalloc, which may not support the pages of {size} bytes of the nodes of {partition}"
+        yield Finding("cpu.page-size", WARNING, path, text, remedy)
 
 
 def lacking(instructions: Instructions, path: str, is_program: bool, flags: Sequence[str]) -> tuple[str, set[str]]:

@@ -65,6 +65,7 @@ from tests.unit.connected.check.test_check import (
     PLAN,
     index,
     lib,
+    on,
     started,
 )
 from tests.unit.connected.linker.code.test_instructions import compiled
@@ -369,6 +370,60 @@ def test_tensorflow_s_wheel_uses_avx() -> None:
 def test_an_image_for_another_machine(node: str | None, image: str, expected: list[tuple[str, str]]) -> None:
     found = cpu.architecture(case({"architecture": node}, manifest=manifest_of([], architecture=image)))
     assert codes(found) == expected
+
+
+def on_aarch64(
+    partition: Mapping[str, Any], found: Instructions | None = None, pages: int = 0, jemalloc: int = 0
+) -> tuple[Case, Process]:
+    """Return a bundle for AArch64, whose program links the library libx.so with these facts."""
+    image = {
+        "/usr/bin/x": on(183, lib(None, "libx.so")),
+        "/usr/lib/libx.so": on(183, lib("libx.so"))._replace(pages=pages),
+    }
+    made = case(partition, image, manifest=manifest_of([], architecture="arm64"))
+    made.image.code = CodeFacts(lambda path: None, None)
+    known = {"/usr/lib/libx.so": (found or Instructions(), jemalloc)}
+    made.image.code.of = lambda path: known.get(path, (Instructions(), 0))[0]  # type: ignore[method-assign]
+    made.image.code.jemalloc = lambda path: known.get(path, (Instructions(), 0))[1]  # type: ignore[method-assign]
+    image_record = IMAGE._replace(architecture="arm64")
+    return made, jobs.process.start(PLAN, image_record, made.image, [], {}, jobs.process.Start("x"))
+
+
+@pytest.mark.parametrize(
+    ("found", "flags", "expected"),
+    [
+        (Instructions(["sve"], ["sve"]), ["atomics"], [("cpu.instructions", ERROR)]),
+        (Instructions(["sve"], ["sve"]), ["atomics", "sve"], []),
+        (Instructions(["sve"], ["sve"]), None, [("facts.cpu", UNKNOWN)]),
+        (Instructions(["bf16"]), ["atomics"], [("cpu.instructions", WARNING)]),
+        (Instructions(["sve", "bf16"], asks=True), [], []),
+    ],
+)
+def test_code_for_newer_arm_processors(found: Instructions, flags: Any, expected: list[tuple[str, str]]) -> None:
+    made, linked = on_aarch64({"node": {"cpu": {"flags": flags}}}, found)
+    findings = list(cpu.code(made, linked))
+    assert codes(findings) == expected
+    assert all("armv8-a" in finding.remedy for finding in findings if finding.code == "cpu.instructions")
+
+
+@pytest.mark.parametrize(
+    ("size", "pages", "jemalloc", "expected"),
+    [
+        (65536, 0, 0, []),
+        (65536, 4096, 0, [("cpu.page-size", ERROR)]),
+        (16384, 16384, 0, []),
+        (4096, 4096, 4096, []),
+        (None, 4096, 4096, [("facts.cpu", UNKNOWN)]),
+        (None, 0, 4096, []),
+        (65536, 0, 4096, [("cpu.page-size", ERROR)]),
+        (65536, 0, 65536, []),
+        (65536, 0, -1, [("cpu.page-size", WARNING)]),
+    ],
+)
+def test_page_sizes(size: int | None, pages: int, jemalloc: int, expected: list[tuple[str, str]]) -> None:
+    made, linked = on_aarch64({"page_size": size}, pages=pages, jemalloc=jemalloc)
+    assert codes(cpu.page_size(made, linked)) == expected
+    assert cpu.page_size in check.NODE_RULES
 
 
 V3 = ["avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "sse4_1", "sse4_2"]

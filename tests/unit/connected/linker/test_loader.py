@@ -113,6 +113,28 @@ def test_the_cache_comes_before_the_defaults() -> None:
         assert paths(loaded({**files, "/etc/ld.so.cache": broken}))[-1] == "/usr/lib64/liba.so.1"
 
 
+def test_what_the_loader_of_aarch64_searches() -> None:
+    """As LD_DEBUG=libs of Debian 12 for arm64 shows."""
+    debian = "/usr/lib/aarch64-linux-gnu/liba.so.1"
+    for path, expanded in (("$ORIGIN/$LIB", "/bin/lib/aarch64-linux-gnu"), ("/x/${PLATFORM}", "/x/aarch64")):
+        files = {"/bin/p": lib(None, "liba.so.1", runpath=path), f"{expanded}/liba.so.1": lib("liba.so.1")}
+        files = {name: on(183, facts) for name, facts in {**files, debian: lib("liba.so.1")}.items()}
+        loader = Loader(JobFilesystem(Made({**files})), machine=183)
+        assert loader.start("/bin/p")
+        assert paths(loader)[-1] == f"{expanded}/liba.so.1"
+    strings = b"liba.so.1\0/b/liba.so.1\0/c/liba.so.1\0"
+    head = struct.Struct("<20sII20x").pack(b"glibc-ld.so.cache1.1", 3, len(strings))
+    start = len(head) + 3 * 24
+    entries = [(0x0303, 24, 0), (0x0A03, 24, 1 << 8), (0x0A03, 10, 0)]  # x86-64's; for atomics only; for all
+    cache = head + b"".join(struct.pack("<iIIIQ", flag, start, start + at, 0, bits) for flag, at, bits in entries)
+    files = {"/bin/p": lib(None, "liba.so.1"), **A, "/c/liba.so.1": lib("liba.so.1"), debian: lib("liba.so.1")}
+    files = {name: on(183, facts) for name, facts in files.items()}
+    for made, expected in (({"/etc/ld.so.cache": cache + strings}, "/b/liba.so.1"), ({}, debian)):
+        loader = Loader(JobFilesystem(Made({**files, **made})), machine=183)
+        assert loader.start("/bin/p")
+        assert paths(loader)[-1] == expected
+
+
 def test_what_is_mapped_already_is_taken_by_its_soname() -> None:
     files = {
         "/bin/p": lib(None, "libalias.so", "liba.so.1"),

@@ -30,6 +30,7 @@ MACHINE = {
     "architecture": "x86_64",
     "os": "SLES 15.3",
     "kernel": "5.3",
+    "page_size": 4096,
     "glibc": "2.31",
     "libzstd": "1.5.0",
     "pythons": {"/usr/bin/python3": "3.6.15"},
