@@ -107,7 +107,7 @@ def _is_named(parts: Sequence[str], pattern: Sequence[str]) -> bool:
 
 def _label(definition: Definition, scope: str) -> str:
     base = definition.base
-    base_inputs: object = {**base.model_dump(), "machine": base.machine} if base else None
+    base_inputs: object = {**base.model_dump(), "machine": definition.suffix} if base else None
     if base and base.archive is not None:
         base_inputs = base.sha256 or imported.digest_of(definition.folder / base.archive)
     horovod = None  # otherwise the additional inputs of its variants, which the same build makes

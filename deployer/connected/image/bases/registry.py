@@ -6,6 +6,7 @@ import docker
 from docker.errors import APIError
 
 from deployer.connected.ground import engine, progress
+from deployer.connected.image.bases.imported import REPOSITORY
 from deployer.contract.base.errors import DeployerError, SpaceError, TransferError, UsageError
 from deployer.contract.elf.machines import BY_KERNEL, X86_64
 
@@ -42,16 +43,25 @@ def ensure(
     folder, slash, last = name.rpartition("/")  # a colon before the last slash belongs to a port
     reference = f"{folder}{slash}{last.partition(':')[0]}@{digest}"
     wanted = BY_KERNEL[machine or X86_64.kernel].oci
+    own = f"{REPOSITORY}:{digest.partition(':')[2][:16]}-{wanted}"
+    if machine and engine.has_image(client, own):
+        return own
     there = engine.has_image(client, reference)
     if there and machine and engine.image_config(client, reference)["Architecture"] != wanted:
-        there = False  # of an index, the engine has the image for another processor
+        with engine.errors_named(client, f"remove the name {reference}"):  # it can be the name of only one of an index
+            client.api.remove_image(reference, noprune=True)
+        there = False
     if not there:
         if offline:
             raise UsageError(f"offline, and the engine does not have {reference}", "build once without --offline")
         say(f"base: pull {reference}")
         with engine.errors_named(client, f"pull {reference}"):
             pull(client, reference, f"linux/{wanted}")
-    return reference
+    if machine is None:
+        return reference
+    with engine.errors_named(client, f"name {own}"):
+        client.api.tag(reference, REPOSITORY, own.rpartition(":")[2])
+    return own
 
 
 def pull(client: docker.DockerClient, reference: str, platform: str | None = None) -> None:
