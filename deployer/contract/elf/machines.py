@@ -49,7 +49,7 @@ _HEADER = struct.Struct("<4sxB12xH")
 HEADER_SIZE = _HEADER.size
 
 
-def of_elf(head: bytes) -> Optional[Architecture]:
+def of_elf(head: bytes) -> Optional[Processor]:
     """Return the architecture of the ELF file that begins with ``head``; None if it is not one of a known one."""
     if len(head) < HEADER_SIZE:
         return None

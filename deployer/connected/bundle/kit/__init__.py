@@ -23,7 +23,7 @@ from deployer.connected.site_profile.model import Profile
 from deployer.connected.site_profile.plan import KIT_MACHINES, runs_kit
 from deployer.contract.base.errors import IntegrityError, JobFailed, MissingTool, TransferError
 from deployer.contract.bundle.manifest import KIT_PREFIX
-from deployer.contract.elf.machines import HEADER_SIZE, X86_64, Architecture, of_elf
+from deployer.contract.elf.machines import HEADER_SIZE, X86_64, Processor, of_elf
 from deployer.contract.site.plan import CHARLIECLOUD_KIT, SQUASHFS, Plan
 from deployer.system import terminal
 
@@ -145,7 +145,7 @@ def _check_machine(folder: Path, machine: str, hint: str) -> None:
             raise IntegrityError(f"the kit's {path.name} is for {own.kernel}, not for {machine}", hint)
 
 
-def _architecture(path: Path) -> Architecture | None:
+def _architecture(path: Path) -> Processor | None:
     with path.open("rb") as stream:
         return of_elf(stream.read(HEADER_SIZE))
 
