@@ -61,11 +61,7 @@ ENGINES = {
         _programs("aarch64-linux-gnu-gcc", "aarch64-linux-gnu-strip"),
         _INSTALL.format("gcc-aarch64-linux-gnu, libc6-dev-arm64-cross"),
     ),
-    "aarch64-emulation": Engine(
-        _runs_aarch64,
-        _INSTALL.format("arch-test, qemu-user-static")
-        + ", which needs binfmt_misc: update-binfmts --enable qemu-aarch64",
-    ),
+    "aarch64-emulation": Engine(_runs_aarch64, "run scripts/setup --emulation as root"),
     "charliecloud": Engine(_programs("ch-run", "ch-convert"), _INSTALL.format("charliecloud")),
     "chromium": Engine(_programs("chromium"), _INSTALL.format("chromium")),
     "docker": Engine(_programs("docker", "dockerd"), _INSTALL.format("docker.io")),
