@@ -51,7 +51,17 @@ _INSTALL = "run scripts/setup --tests as root (Debian package {})"
 #: Runs a script in namespaces of its own, as root there.
 UNSHARE = ["unshare", "--user", "--map-root-user", "--mount", "/bin/sh", "-c"]
 
+
+def _runs_aarch64() -> bool:
+    return _programs("arch-test")() and subprocess.call(["arch-test", "arm64"], stdout=subprocess.DEVNULL) == 0
+
+
 ENGINES = {
+    "aarch64-compiler": Engine(
+        _programs("aarch64-linux-gnu-gcc", "aarch64-linux-gnu-strip"),
+        _INSTALL.format("gcc-aarch64-linux-gnu, libc6-dev-arm64-cross"),
+    ),
+    "aarch64-emulation": Engine(_runs_aarch64, "run scripts/setup --emulation as root"),
     "charliecloud": Engine(_programs("ch-run", "ch-convert"), _INSTALL.format("charliecloud")),
     "chromium": Engine(_programs("chromium"), _INSTALL.format("chromium")),
     "docker": Engine(_programs("docker", "dockerd"), _INSTALL.format("docker.io")),

@@ -37,12 +37,12 @@ TOOL = "/opt/python/3.6/bin"
 LOOK = "/home/alice/look.pyz"
 PROGRAM = "/home/alice/programs/program"
 BOUND = "--bind /home/alice/programs:/data"
-#: x86-64's `true`, marked as of aarch64.
+#: x86-64's `true`, marked as of Itanium, which nothing emulates.
 FOREIGN = (
     "login1",
     (
         f"mkdir -p /home/alice/programs; cp /bin/true {PROGRAM}; "
-        f"printf '\\267' | dd of={PROGRAM} bs=1 seek=18 conv=notrunc 2>&1"
+        f"printf '\\062' | dd of={PROGRAM} bs=1 seek=18 conv=notrunc 2>&1"
     ),
 )
 ALL = ("login1", "cn1", "cn2")

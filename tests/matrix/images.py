@@ -18,6 +18,7 @@ from deployer.connected.image.definition import definition
 from deployer.connected.rootfs import archive, flatten
 from deployer.connected.rootfs import folder as folders
 from deployer.contract.bundle.job import Job
+from deployer.contract.elf.machines import X86_64
 from deployer.contract.rules import hostfiles
 from deployer.contract.site import plan
 from deployer.contract.site.plan import APP
@@ -178,7 +179,7 @@ def kit_members() -> dict[str, Path]:
     return {
         name: path
         for part in ("charliecloud", "udocker")
-        for name, path in kit.members(part, lambda step: None).items()
+        for name, path in kit.members(part, X86_64.kernel, lambda step: None).items()
     }
 
 

@@ -36,6 +36,7 @@ from deployer.contract.base import json_records, records, tarformat
 from deployer.contract.base.errors import UsageError
 from deployer.contract.bundle import manifest as manifests
 from deployer.contract.bundle import oci, sealed_file
+from deployer.contract.elf.machines import kernel_name
 from deployer.contract.site import mount_points
 from deployer.contract.site.plan import APP, Plan
 from deployer.system import files
@@ -194,13 +195,13 @@ def _packed(
         contents = _with_families(contents, sources, say)
         pairs = _plans(profiles, contents, say)
         plans = [plan for _, plan in pairs]
+        source = sources.layer(cleanup)
         if plans or contents.kit:
             from deployer.connected.bundle import kit
 
-            parts = kit.carried(contents.kit, pairs, say)
+            parts = kit.carried(contents.kit, pairs, kernel_name(source.architecture), say)
             contents = contents._replace(carried={**contents.carried, **parts})
         folders = {name: datafolder.files_of(path) for name, path in sorted(contents.data.items())}
-        source = sources.layer(cleanup)
         in_memory = io.BytesIO()
         front = BundleWriter(in_memory)
         front.member("deployer.pyz", make_pyz(), 0o755)

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from deployer.connected.check import rehearsed
+from deployer.connected.check import kit_files, rehearsed
 from deployer.connected.check.checking import USUAL, Checking
 from deployer.connected.check.rules import (
     command,
@@ -229,6 +229,7 @@ def check_plan(bundle: Bundle, profile: Profile, plan: Plan, how: Checking = USU
     image_for, node_is = cpu.machines(place, manifest)
     captured = bool(host) or not plan.mpi
     linked_jobs = jobs.link(manifest, plan, files, overlays, host) if image_for == node_is else jobs.unlinked(manifest)
+    of_kit = list(kit_files.foreign(bundle, plan.partition, node_is))
     findings = {}
     for linked in linked_jobs:
         own = manifest._replace(jobs=[linked.job] if linked.job else [])
@@ -236,7 +237,7 @@ def check_plan(bundle: Bundle, profile: Profile, plan: Plan, how: Checking = USU
         rules: programs.Rules = uncaptured.RULES
         if captured:
             rules = [*PROCESS_RULES, *(partial(rule, case) for rule in NODE_RULES)]
-        findings[linked.job.name if linked.job else ""] = list(_of_job(linked, case, rules))
+        findings[linked.job.name if linked.job else ""] = [*of_kit, *_of_job(linked, case, rules)]
     of_all = set.intersection(*map(set, findings.values()))  # those on every job appear once, without a job
     of_each = [
         finding._replace(job="" if finding in of_all else job) for job, own in findings.items() for finding in own

@@ -1,15 +1,11 @@
 """The architecture of a root filesystem: what its programs are for, whatever its label says."""
 
-import struct
-
 from deployer.connected.rootfs.merge import Rootfs, TreeNode
 from deployer.contract.base.tarformat import FILE
 from deployer.contract.elf import machines
 
 #: Programs of the image's own architecture. Other programs may be for cross compilers or emulators.
 _TYPICAL = (b"bin/sh", b"usr/bin/env", b"sbin/ldconfig", b"usr/bin/python3")
-#: The magic number, the byte order, and the machine.
-_ELF_HEADER = struct.Struct("<4sxB12xH")
 
 
 def architecture(root: Rootfs) -> str:
@@ -29,8 +25,7 @@ def contradicts(label: str, measured: str) -> bool:
 
 def _of_program(node: TreeNode) -> str:
     """Return the architecture of a file, empty if it is not a program."""
-    if node.kind != FILE or not node.mode & 0o111 or node.data is None or node.data.size <= _ELF_HEADER.size:
+    if node.kind != FILE or not node.mode & 0o111 or node.data is None:
         return ""
-    magic, order, machine = _ELF_HEADER.unpack(node.data.read(0, _ELF_HEADER.size))
-    known = machines.BY_NUMBER.get(machine) if magic == b"\x7fELF" and order == 1 else None
+    known = machines.of_elf(node.data.read(0, min(node.data.size, machines.HEADER_SIZE)))
     return known.oci if known else ""

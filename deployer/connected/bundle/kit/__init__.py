@@ -1,9 +1,9 @@
 """The kit: tools that a site may lack to run a bundle, shipped in the bundle as parts.
 
 ``charliecloud`` is ch-run; ``udocker`` is a runtime and its engine; ``squashfs-tools`` makes SquashFS images. Each part
-is made on this machine from files that its recipe pins by SHA-256, and then tested. It is published by rename as
-``kit/KEY/`` in the cache. KEY covers everything that the part depends on. Each part includes its licences and, if
-they require it, its sources.
+is made on this machine, for the processor of the site, from files that its recipe pins by SHA-256, and then tested. It
+is published by rename as ``kit/KEY/`` in the cache. KEY covers everything that the part depends on. Each part includes
+its licences and, if they require it, its sources.
 """
 
 import hashlib
@@ -20,9 +20,10 @@ from deployer.connected.image.definition import settings
 from deployer.connected.image.definition.settings import BuildSettings
 from deployer.connected.rootfs.entries import FileContent
 from deployer.connected.site_profile.model import Profile
-from deployer.connected.site_profile.plan import runs_kit
-from deployer.contract.base.errors import JobFailed, MissingTool, TransferError
+from deployer.connected.site_profile.plan import KIT_MACHINES, runs_kit
+from deployer.contract.base.errors import IntegrityError, JobFailed, MissingTool, TransferError
 from deployer.contract.bundle.manifest import KIT_PREFIX
+from deployer.contract.elf.machines import HEADER_SIZE, X86_64, Processor, of_elf
 from deployer.contract.site.plan import CHARLIECLOUD_KIT, SQUASHFS, Plan
 from deployer.system import terminal
 
@@ -34,14 +35,14 @@ class KitPart(NamedTuple):
 
     Attributes:
         recipe: its pins and files.
-        make: makes the part in the given folder.
+        make: makes the part for a processor in the given folder.
         programs: the files that it compiles or takes from packages, each with the pin of its source or package.
         serves: returns whether a site can use it.
         optional: returns whether a site can do without it. Such a part is skipped with a warning if it cannot be made.
     """
 
     recipe: Recipe
-    make: Callable[[Path, Path, BuildSettings, Say], None]
+    make: Callable[[Path, Path, BuildSettings, str, Say], None]
     programs: Mapping[str, str]
     serves: Callable[[Profile, Plan], bool]
     optional: Callable[[Plan], bool]
@@ -78,11 +79,15 @@ PARTS: Mapping[str, KitPart] = {
 }
 
 
-def carried(asked: Collection[str], sites: Iterable[tuple[Profile, Plan]], say: Say) -> dict[str, Path]:
+def carried(
+    asked: Collection[str], sites: Iterable[tuple[Profile, Plan]], image: str | None, say: Say
+) -> dict[str, Path]:
     """Return the kit of a bundle as members, with their files in the cache.
 
     Args:
         asked: parts to include always.
+        image: the processor of the bundle's image, by the kernel's name; None if it is unknown. Sites with other
+            nodes get nothing.
         sites: parts that one of these sites can use are also included. If no site strictly needs such a part and it
             cannot be made, it is left out with a warning.
 
@@ -90,13 +95,15 @@ def carried(asked: Collection[str], sites: Iterable[tuple[Profile, Plan]], say: 
         DeployerError: a part cannot be made; see ``members``.
     """
     parts: dict[str, Path] = {}
-    sites = [(profile, plan) for profile, plan in sites if runs_kit(profile.partition(plan.partition)[1])]
+    nodes = [(profile, plan, profile.partition(plan.partition)[1]) for profile, plan in sites]
+    machine = image or next((node.architecture for _, _, node in nodes if node.architecture), X86_64.kernel)
+    nodes = [each for each in nodes if runs_kit(each[2]) and each[2].architecture in (None, machine)]
     for name, part in PARTS.items():
-        served = [plan for profile, plan in sites if part.serves(profile, plan)]
+        served = [plan for profile, plan, _ in nodes if part.serves(profile, plan)]
         if name not in asked and not served:
             continue
         try:
-            parts.update(members(name, say))
+            parts.update(members(name, machine, say))
         except (MissingTool, TransferError, JobFailed) as error:
             if name in asked or not all(map(part.optional, served)):
                 raise
@@ -104,24 +111,43 @@ def carried(asked: Collection[str], sites: Iterable[tuple[Profile, Plan]], say: 
     return parts
 
 
-def members(name: str, say: Say) -> dict[str, Path]:
+def members(name: str, machine: str, say: Say) -> dict[str, Path]:
     """Return the members of one part and their files in the cache. Make the part if the cache lacks it.
 
+    Args:
+        machine: the processor of the site, by the kernel's name.
+
     Raises:
-        MissingTool: a tool to make it is missing.
+        MissingTool: a tool to make it is missing, or it does not exist for this processor.
         TransferError: a download failed.
-        IntegrityError: a download does not match its pin.
+        IntegrityError: a download does not match its pin, or a program is for another processor.
         JobFailed: the compilation or the test failed.
     """
     part = PARTS[name]
-    folder = caches.KIT.folder / part.recipe.key()
+    if machine not in KIT_MACHINES:
+        raise MissingTool(f"the kit's {name} does not exist for {machine}", part.recipe.leave_out)
+    folder = caches.KIT.folder / part.recipe.key(machine)
     if not folder.is_dir():
         host = settings.from_host(None, None, os.environ)
         with caches.KIT.new_entry(folder.name) as new:
-            part.make(new, new.parent, host, say)
+            part.make(new, new.parent, host, machine, say)
+            _check_machine(new, machine, part.recipe.leave_out)
     os.utime(folder)  # the last use, for `cache prune`
     paths = (path for path in sorted(folder.rglob("*")) if path.is_file())
     return {KIT_PREFIX + path.relative_to(folder).as_posix(): path for path in paths}
+
+
+def _check_machine(folder: Path, machine: str, hint: str) -> None:
+    """Raise IntegrityError if a program of a part is for another processor."""
+    for path in folder.rglob("*"):
+        own = _architecture(path) if path.is_file() else None
+        if own and own.kernel != machine:
+            raise IntegrityError(f"the kit's {path.name} is for {own.kernel}, not for {machine}", hint)
+
+
+def _architecture(path: Path) -> Processor | None:
+    with path.open("rb") as stream:
+        return of_elf(stream.read(HEADER_SIZE))
 
 
 def packages(contents: Mapping[str, FileContent]) -> list[Package]:
@@ -135,8 +161,9 @@ def _packages(contents: Mapping[str, FileContent]) -> Iterator[Package]:
             content = contents.get(KIT_PREFIX + program)
             if content is None:
                 continue
-            digest, pin = hashlib.sha256(content.read(0, content.size)).hexdigest(), part.recipe.pins()[name]
-            package = Package(
-                GENERIC, name, pin["version"], KIT_PREFIX + program, os.uname().machine, (pin["licence"],), digest
-            )
-            yield package if part.recipe.compiled else package._replace(kind=DEB, architecture="amd64")
+            data, pin = content.read(0, content.size), part.recipe.pins()[name]
+            kind, own, digest = DEB, of_elf(data), hashlib.sha256(data).hexdigest()
+            if part.recipe.compiled:
+                kind, own = GENERIC, None
+            licences = (pin["licence"],)
+            yield Package(kind, name, pin["version"], KIT_PREFIX + program, own.oci if own else "", licences, digest)

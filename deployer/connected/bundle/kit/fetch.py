@@ -13,6 +13,7 @@ from deployer.connected.image.definition.settings import BuildSettings
 from deployer.connected.image.wheelhouse.indexes import indexes
 from deployer.contract.base.errors import IntegrityError, TransferError
 from deployer.contract.base.shell import quoted
+from deployer.contract.elf.machines import BY_KERNEL, X86_64
 from deployer.system import files, process
 
 _log = logging.getLogger("deployer.kit")
@@ -38,7 +39,12 @@ def wheel(recipe: Recipe, name: str, work: Path, host: BuildSettings) -> Path:
 
 
 def debian(
-    recipe: Recipe, sources: Sequence[str], work: Path, host: BuildSettings, libraries: Sequence[str] = ()
+    recipe: Recipe,
+    sources: Sequence[str],
+    work: Path,
+    host: BuildSettings,
+    libraries: Sequence[str] = (),
+    machine: str = X86_64.kernel,
 ) -> list[Path]:
     """Download Debian sources and packages with apt, in a temporary root made by mmdebstrap.
 
@@ -46,6 +52,7 @@ def debian(
         sources: pin names of upstream sources.
         work: the folder for the files.
         libraries: pin names of packages with libraries or programs.
+        machine: the processor that these are for.
 
     Returns:
         The files, sources first.
@@ -57,8 +64,8 @@ def debian(
     """
     pins = recipe.pins()
     wanted: list[Mapping[str, str]] = [pins[name] for name in sources]
-    wanted += [recipe.package(name) for name in libraries]
-    argv = command([pins[name] for name in sources], work, host, [pins[name] for name in libraries])
+    wanted += [recipe.package(name, machine) for name in libraries]
+    argv = command([pins[name] for name in sources], work, host, [pins[name] for name in libraries], machine)
     environment = {**process.base_environment(), **host.proxies}
     done = process.run(argv, _TIMEOUT, environment, check=False, hint=f"apt-get install mmdebstrap, {recipe.leave_out}")
     if done.returncode != 0:
@@ -74,11 +81,17 @@ def debian(
 
 
 def command(
-    sources: Sequence[PinRecord], work: Path, host: BuildSettings, libraries: Sequence[PinRecord] = ()
+    sources: Sequence[PinRecord],
+    work: Path,
+    host: BuildSettings,
+    libraries: Sequence[PinRecord] = (),
+    machine: str = X86_64.kernel,
 ) -> list[str]:
     """Return an mmdebstrap command that makes no root; apt downloads sources and packages into ``work``."""
     suite = [*libraries, *sources][0]["suite"]
     argv = ["mmdebstrap", "--variant=custom", "--format=null", '--aptopt=Acquire::Check-Valid-Until "false"']
+    # Nothing of the packages is run, so a foreign architecture needs no emulation.
+    argv += [f"--architectures={BY_KERNEL[machine].oci}", "--skip=check/qemu"]
     argv += [f'--aptopt={name} "{value}"' for name, value in sorted(host.apt.items())]
     if host.sources:
         argv.append(f"--setup-hook=cat >\"$1\"/etc/apt/sources.list <<'END'\n{host.sources.rstrip()}\nEND")

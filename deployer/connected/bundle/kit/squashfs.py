@@ -11,6 +11,7 @@ from pathlib import Path
 
 from deployer.connected.bundle.kit import fetch
 from deployer.connected.bundle.kit.recipe import Recipe
+from deployer.connected.bundle.kit.toolchain import Toolchain
 from deployer.connected.image.definition.settings import BuildSettings
 from deployer.contract.base.errors import DeployerError, JobFailed
 from deployer.contract.base.shell import quoted
@@ -24,18 +25,16 @@ PROGRAM = "mksquashfs"
 _READER = "unsquashfs"
 _COMPRESSIONS = ("gzip", "zstd")
 _OTHERS = ("XZ", "LZO", "LZ4", "LZMA_XZ", "XATTR")
-#: Commands in each library's source folder. zstd excludes legacy formats and the dictionary builder.
-_ZLIB = ["sh", "-c", "./configure --static && make libz.a"]
-_ZSTD = ["make", "--jobs=4", "-C", "lib", "libzstd.a", "CFLAGS=-O2"]
-_ZSTD += [f"ZSTD_{name}=0" for name in ("LEGACY_SUPPORT", "LIB_DICTBUILDER", "LIB_DEPRECATED")]
+_LEFT_OUT_OF_ZSTD = ("LEGACY_SUPPORT", "LIB_DICTBUILDER", "LIB_DEPRECATED")
 
 
-def make(made: Path, work: Path, host: BuildSettings, say: Callable[[str], None]) -> None:
+def make(made: Path, work: Path, host: BuildSettings, machine: str, say: Callable[[str], None]) -> None:
     """Make the part.
 
     Args:
         made: the folder for the finished part.
         work: a folder for temporary files.
+        machine: the site's processor, by the kernel's name.
 
     Raises:
         MissingTool: no compiler or mmdebstrap found.
@@ -43,36 +42,43 @@ def make(made: Path, work: Path, host: BuildSettings, say: Callable[[str], None]
         IntegrityError: a source does not match its pin.
         JobFailed: the compilation or the test failed.
     """
-    pins = RECIPE.pins()
+    pins, tools = RECIPE.pins(), RECIPE.tools(machine)
     version = pins["squashfs-tools"]["version"]
     say(f"kit: fetch the source of squashfs-tools {version}")
     sources = fetch.debian(RECIPE, list(pins), work, host)
-    say(f"kit: compile mksquashfs {version}")
-    command = _compile(work, dict(zip(pins, sources, strict=True)))
-    check(work / PROGRAM, work / _READER, work)
+    say(f"kit: compile mksquashfs {version} for {machine}")
+    command = _compile(tools, work, dict(zip(pins, sources, strict=True)))
+    check(work / PROGRAM, work / _READER, work, tools.untested)
     # mksquashfs's licence requires the sources of all linked libraries.
     for path in sources:
         shutil.copyfile(path, made / path.name)
-    RECIPE.finish(work / PROGRAM, made, command)
+    RECIPE.finish(work / PROGRAM, made, RECIPE.readme(machine, command))
 
 
-def _compile(work: Path, sources: Mapping[str, Path]) -> str:
+def _compile(tools: Toolchain, work: Path, sources: Mapping[str, Path]) -> str:
     """Compile mksquashfs and unsquashfs in ``work``. Return the commands as the README prints them."""
     tops = {name: RECIPE.unpack(path, work / name) for name, path in sources.items()}
-    zlib, zstd, tools = tops["zlib"], tops["zstd"] / "lib", tops["squashfs-tools"] / RECIPE.name
+    zlib, zstd, own = tops["zlib"], tops["zstd"] / "lib", tops["squashfs-tools"] / RECIPE.name
+    compiler = [f"CC={tools.prefix}gcc", f"AR={tools.prefix}ar"]
+    of_zlib = ["sh", "-c", f"CHOST={tools.prefix.rstrip('-')} ./configure --static && make libz.a"]
+    of_zstd = ["make", "--jobs=4", "-C", "lib", "libzstd.a", "CFLAGS=-O2", *compiler]
+    of_zstd += [f"ZSTD_{name}=0" for name in _LEFT_OUT_OF_ZSTD]
     words = [f"{name.upper()}_SUPPORT=1" for name in _COMPRESSIONS] + [f"{name}_SUPPORT=0" for name in _OTHERS]
     words += [f"EXTRA_CFLAGS=-I{zlib} -I{zstd}", f"EXTRA_LDFLAGS=-L{zlib} -L{zstd} -static -Wl,-z,noexecstack"]
-    argv = ["make", "--jobs=4", *words, PROGRAM, _READER]
-    RECIPE.compile("zlib", _ZLIB, zlib)
-    RECIPE.compile("zstd", _ZSTD, tops["zstd"])
-    RECIPE.compile(PROGRAM, argv, tools)
+    argv = ["make", "--jobs=4", *compiler, *words, PROGRAM, _READER]
+    tools.compile("zlib", of_zlib, zlib)
+    tools.compile("zstd", of_zstd, tops["zstd"])
+    tools.compile(PROGRAM, argv, own)
     for name in (PROGRAM, _READER):
-        RECIPE.strip(tools / name, work / name)
-    return "\n        ".join(quoted(command).replace(str(work), "../..") for command in (_ZLIB, _ZSTD, argv))
+        tools.strip(own / name, work / name)
+    return "\n        ".join(quoted(command).replace(str(work), "../..") for command in (of_zlib, of_zstd, argv))
 
 
-def check(program: Path, reader: Path, work: Path) -> None:
+def check(program: Path, reader: Path, work: Path, hint: str) -> None:
     """Test a compiled mksquashfs.
+
+    Args:
+        hint: the remedy if it fails.
 
     Raises:
         JobFailed: ``reader`` cannot read its output, or its output depends on the number of threads.
@@ -90,9 +96,9 @@ def check(program: Path, reader: Path, work: Path) -> None:
                 process.run([str(program), str(folder), str(image), *words], 60)
             process.run([str(reader), "-dest", str(read), str(one)], 60)
         except DeployerError as error:
-            raise JobFailed(f"the kit's mksquashfs fails its test: {error.message}", RECIPE.leave_out) from error
+            raise JobFailed(f"the kit's mksquashfs fails its test: {error.message}", hint) from error
         if not filecmp.cmp(one, two, shallow=False):
             text = "the kit's mksquashfs fails its test: two runs on the same folder gave different bytes"
-            raise JobFailed(text, RECIPE.leave_out)
+            raise JobFailed(text, hint)
         if not filecmp.cmp(folder / "file", read / "file", shallow=False):
-            raise JobFailed("the kit's mksquashfs fails its test: a file was changed", RECIPE.leave_out)
+            raise JobFailed("the kit's mksquashfs fails its test: a file was changed", hint)

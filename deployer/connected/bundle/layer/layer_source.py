@@ -188,7 +188,7 @@ class ReadLayer:
         search = command.variables(imageconfig.checked(self.config).env).get("PATH", command.DEFAULT_PATH)
         return KnownLayer(
             identity=self._image.identity,
-            architecture=self._architecture(),
+            architecture=self.architecture,
             config=self._image.config,
             python=tree.find_program("python3", search.split(":")),
             changes=tree.changes,
@@ -202,7 +202,8 @@ class ReadLayer:
             users=None,
         )
 
-    def _architecture(self) -> str:
+    @functools.cached_property
+    def architecture(self) -> str:
         """Return the architecture that the programs are for. Warn if the image's label names another one."""
         label, measured = self._image.architecture, self.tree.architecture()
         if label and machine.contradicts(label, measured):
@@ -220,6 +221,7 @@ class CopiedLayer:
     def __init__(self, known: KnownBundle, codec: Codec) -> None:
         self.tree = KnownTree(known, codec.decompress)
         self.config = known.layer.config
+        self.architecture = known.layer.architecture
         self._known = known
         self._stands = False
         self.reused = len(known.layer.segments)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from collections.abc import Callable, Sequence
@@ -81,10 +82,11 @@ def _ch_run(tell: Callable[[str], None]) -> Path:
     from deployer.connected.bundle import kit
 
     here = shutil.which("ch-run")
-    folder = caches.KIT.folder / kit.PARTS["charliecloud"].recipe.key()
+    machine = os.uname().machine
+    folder = caches.KIT.folder / kit.PARTS["charliecloud"].recipe.key(machine)
     if here and not folder.is_dir():
         return Path(here)
-    kit.members("charliecloud", tell)
+    kit.members("charliecloud", machine, tell)
     return folder / CHARLIECLOUD_FOLDER / CHARLIECLOUD_START
 
 

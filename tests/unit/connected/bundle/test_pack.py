@@ -15,9 +15,9 @@ from typing import IO
 import pytest
 
 from deployer.cli.laptop.main import main
+from deployer.connected.bundle import kit, sources
 from deployer.connected.bundle import pack as packing
 from deployer.connected.bundle import seal as sealing
-from deployer.connected.bundle import sources
 from deployer.connected.bundle.about.diff import diff
 from deployer.connected.bundle.contents import Contents
 from deployer.connected.bundle.pyz import make_pyz
@@ -42,13 +42,14 @@ from tests import bundles, elves, tars, wheels
 from tests.evidence import recorded
 
 
-def rootfs() -> bytes:
+def rootfs(start: bytes = b"") -> bytes:
+    """Return the tar of a small image, whose programs begin with ``start``."""
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w") as tar:
         for name in ("usr/bin/python3", "usr/bin/tool", "etc/passwd"):
             info = tarfile.TarInfo(name)
             info.size, info.mode = 2000, 0o755
-            tar.addfile(info, io.BytesIO(name.encode().ljust(2000)))
+            tar.addfile(info, io.BytesIO((start + name.encode()).ljust(2000)))
     return stream.getvalue()
 
 
@@ -459,6 +460,26 @@ def test_changes_and_files_are_listed(tmp_path: Path, folder: Path) -> None:
         json.loads(line) for line in deployer("inspect", "--files", "--json", "b.tar", cwd=tmp_path).stdout.splitlines()
     ]
     assert {"kind": "folder", "mode": "0755", "size": 0, "sha256": None, "path": "/usr", "target": None} in records
+
+
+@pytest.mark.parametrize(("number", "machine"), [(62, "x86_64"), (183, "aarch64")])
+def test_the_kit_is_for_the_programs_of_the_image(
+    number: int, machine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if the image is known from an earlier pack."""
+    program = b"\x7fELF\2\1\1" + bytes(9) + bytes([2, 0, number, 0])
+    asked = []
+
+    def carried(parts: list[str], _: object, image: str | None, say: object) -> dict[str, Path]:
+        asked.append((parts, image))
+        return {}
+
+    monkeypatch.setattr(kit, "carried", carried)
+    for _ in range(2):
+        own = contents(data=rootfs(program))._replace(kit=["udocker"], identity=lambda: "sha256:" + "1" * 64)
+        packed = packing.pack(own, [], tmp_path / "b.tar", cache=tmp_path / "frames")
+    assert packed.reused == packed.frames
+    assert asked == [(["udocker"], machine)] * 2
 
 
 def test_inspect_lists_no_file_of_a_bundle_that_is_not_whole(tmp_path: Path) -> None:

@@ -865,6 +865,28 @@ def test_a_profile_of_another_architecture(rootfs: Path, tmp_path: Path) -> None
     assert check.check_all(str(packed.path), Profile.model_validate(fits))[0].checked.verdict == verdict.RUN
 
 
+@pytest.mark.parametrize(
+    ("machine", "nodes", "expected"),
+    [
+        (183, "x86_64", [("node.architecture", ERROR, "deployer/kit/proot")]),
+        (62, "x86_64", []),
+        (62, None, []),
+        (183, None, [("node.architecture", ERROR, "deployer/kit/proot")]),  # the nodes are those of the image
+    ],
+)
+def test_a_kit_for_another_machine(
+    rootfs: Path, tmp_path: Path, machine: int, nodes: str | None, expected: list[tuple[str, str, str]]
+) -> None:
+    """Bundles of older versions have a kit for x86_64, whatever the image is for."""
+    (tmp_path / "proot").write_bytes(b"\x7fELF\2\1\1" + bytes(9) + bytes([2, 0, machine, 0]) + bytes(100))
+    (tmp_path / "text").write_text("")
+    carried = {f"deployer/kit/{name}": tmp_path / name for name in ("proot", "text")}
+    packed = pack.pack(contents(rootfs)._replace(carried=carried), [], tmp_path / "b.tar")
+    profile = Profile.model_validate({**SITE, "architecture": nodes})
+    found = check.check_all(str(packed.path), profile)[0].checked.findings
+    assert [(each.code, each.severity, each.subject) for each in found if each.code == "node.architecture"] == expected
+
+
 def test_the_image_has_a_place_for_what_is_bound(rootfs: Path, tmp_path: Path) -> None:
     mpi = {"m": {"family": "mpich", "prefix": "/opt/mpi"}}
     partition = {**SITE["partitions"]["batch"], "mpi": "m", "pmi": "pmi2"}

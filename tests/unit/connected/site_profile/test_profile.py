@@ -192,13 +192,11 @@ ABSENT = {"charliecloud": "it is not on the nodes, according to the profile"}
         ({}, {}, ["charliecloud-kit", "udocker"], ABSENT),
         (
             {},
-            {"architecture": "aarch64"},
-            [],  # the programs that a bundle carries are for another processor
-            {
-                **ABSENT,
-                **dict.fromkeys(("charliecloud-kit", "udocker"), "the bundle's own is for x86_64, not for aarch64"),
-            },
+            {"architecture": "ppc64le"},
+            [],
+            {**ABSENT, **dict.fromkeys(("charliecloud-kit", "udocker"), "no bundle can bring it for ppc64le")},
         ),
+        ({}, {"architecture": "aarch64"}, ["charliecloud-kit", "udocker"], ABSENT),
         (
             {"charliecloud": {"version": "0.26"}},
             {"architecture": "x86_64"},
