@@ -13,6 +13,7 @@ from tests.lab.site import USER, USER_ID
 from tests.matrix import apps
 from tests.matrix.app import App
 from tests.matrix.images import JOB
+from tests.matrix.machine import EMULATED
 from tests.matrix.pairs import Pair
 from tests.matrix.sites import Place
 from tests.matrix.watch import Watch, Watched
@@ -30,6 +31,7 @@ _CHANGES = (
     # The lab's nodes are one machine, and Open MPI's daemons bind the first rank of each to the same core: docs/lab.md.
     (r":PE=\d+(?=\s)", "", 0),
     (r"--bind-to (?:core|hwthread)\b", "--bind-to none", 0),
+    *(((r"-bind-to core:\d+", "-bind-to none", 0),) if EMULATED else ()),  # qemu has no mbind
     (r"^result payload \$\?$", 'code=$?\necho "matrix-exit: $code after $SECONDS s"\nresult payload $code', 1),
 )
 
