@@ -18,16 +18,19 @@ from deployer.contract.bundle.manifest import MAX_RAW
 Decompress = Callable[[bytes, int], memoryview]
 
 
-def decompressor(codec: str) -> Decompress:
+def decompressor(codec: str, other: Optional[Callable[[bytes, int], Buffer]] = None) -> Decompress:
     """Return a function from (frame, its decompressed size) to the decompressed bytes.
 
     The bytes are in a buffer that the next call overwrites. The function raises IntegrityError if the frame is damaged
     or has another size. It must not be shared by threads; a forked process has its own copy.
 
+    Args:
+        other: decompresses zstd on a machine that has neither.
+
     Raises:
         MissingTool: the codec's library is not on this machine.
     """
-    decompress = _gzip if codec == "gzip" else _zstd()
+    decompress = _gzip if codec == "gzip" else _zstd(other)
 
     def checked(frame: bytes, size: int) -> memoryview:
         if size > MAX_RAW:
@@ -51,13 +54,15 @@ def _gzip(frame: bytes, size: int) -> bytes:
     return data
 
 
-def _zstd() -> Callable[[bytes, int], Buffer]:
+def _zstd(other: Optional[Callable[[bytes, int], Buffer]]) -> Callable[[bytes, int], Buffer]:
     library = _load_libzstd()
     if library is not None:
         return _ZstdLibrary(library)
     module = _load_zstd_module()
     if module is not None:
         return _with_module(module)
+    if other is not None:
+        return other
     problem = "this machine has no libzstd.so.1, but the bundle's layer is compressed with zstd"
     raise MissingTool(problem, "ask the site for the libzstd package, or pack the bundle with --codec gzip")
 

@@ -27,6 +27,7 @@ HOLE = 64 * 1024
 _ZEROS = bytes(HOLE)
 #: F_SETPIPE_SZ of Linux's fcntl.h; Python has had a name for it since 3.10.
 _SET_PIPE_SIZE = 1031
+_NOT_NEEDED = getattr(os, "POSIX_FADV_DONTNEED", 4)
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -85,8 +86,9 @@ def flush(path: str) -> None:
 
 def begin_flush(descriptor: int, offset: int, size: int) -> None:
     """Let the kernel begin to write a range of an open file to disk, so that a later flush is short."""
-    with suppress(OSError, AttributeError):  # macOS has no such call
-        os.posix_fadvise(descriptor, offset, size, os.POSIX_FADV_DONTNEED)  # this does not wait
+    if hasattr(os, "posix_fadvise"):  # macOS has no such call
+        with suppress(OSError):
+            os.posix_fadvise(descriptor, offset, size, _NOT_NEEDED)  # this does not wait
 
 
 def part_of(path: str) -> str:

@@ -218,7 +218,7 @@ class _Flusher(ThreadPoolExecutor):
         self._written += count
         if self._written >= _FLUSH_EVERY:
             self._written = 0
-            self._flushes.append(self.submit(os.fdatasync, self._stream.fileno()))
+            self._flushes.append(self.submit(getattr(os, "fdatasync", os.fsync), self._stream.fileno()))
 
     def settle(self) -> None:
         """Wait, and raise the first error. Linux reports a write error only once, so the last flush would miss it."""

@@ -8,10 +8,10 @@ import contextlib
 import functools
 import shutil
 import socket
-import sys
 import time
 from pathlib import Path
 
+from deployer.connected.ground import this_machine
 from deployer.connected.ground.locked_folder import BUILD, LockedFolder
 from deployer.contract.base.errors import MissingTool
 from deployer.system import process
@@ -33,7 +33,7 @@ def address() -> str | None:
     Raises:
         MissingTool: it does not start.
     """
-    if sys.platform != "linux" or shutil.which("podman") is None:
+    if not this_machine.is_linux() or shutil.which("podman") is None:
         return None
     folder = LockedFolder(BUILD)
     path = Path(folder.name, "podman.sock")

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from deployer.connected.ground import caches, progress
+from deployer.connected.ground import caches, frames, progress
 from deployer.connected.ground.caches import CachedFacts
 from deployer.connected.linker import package_imports
 from deployer.connected.linker.code import fatbin
@@ -27,7 +27,6 @@ from deployer.contract.bundle.manifest import APP_PREFIX, BIN, LIB, Manifest, Se
 from deployer.contract.elf import dynamic
 from deployer.contract.elf.dynamic import BadElf, Facts
 from deployer.contract.elf.elf import ReadAt
-from deployer.system import codec
 
 SCHEMA = "link-index"
 #: Increase it when different facts are read from a file; older indexes are then rebuilt.
@@ -326,7 +325,7 @@ def _indexed(read_at: ReadAt) -> Indexed:
 
 def _frames(bundle: Bundle, segments: Sequence[Segment]) -> Callable[[int], bytes]:
     """Return a function that reads a frame."""
-    decompress = codec.decompressor(str(bundle.manifest.codec["name"]))
+    decompress = frames.decompressor(str(bundle.manifest.codec["name"]))
 
     @functools.lru_cache(maxsize=_FRAMES_AT_HAND)
     def frame(number: int) -> bytes:

@@ -51,7 +51,7 @@ def overlay_entries(folder: str) -> FileEntries:
             yield entry
             if entry.kind != FOLDER or not entry.attributes:
                 continue
-            names = [name for name in os.listxattr(where, follow_symlinks=False) if name.startswith(_OVERLAY)]
+            names = [name for name in _attributes(where) if name.startswith(_OVERLAY)]
             if not set(names) <= {_OPAQUE, *_HARMLESS}:
                 raise ForeignOverlay(f"{folder} uses {', '.join(names)}")
             if _OPAQUE in names:
@@ -90,7 +90,12 @@ def _file_entry(where: bytes, status: os.stat_result, first_names: dict[int, byt
     elif stat.S_ISLNK(status.st_mode):
         kind, target = SYMLINK, os.readlink(where)
     owned = (status.st_uid, status.st_gid) != (0, 0)
-    attributes = kind in (FILE, FOLDER) and any(name != _IGNORED for name in os.listxattr(where, follow_symlinks=False))
+    attributes = kind in (FILE, FOLDER) and any(name != _IGNORED for name in _attributes(where))
     return FileEntry(
         kind, path, stat.S_IMODE(status.st_mode), int(status.st_mtime_ns // 10**9), target, data, owned, attributes
     )
+
+
+def _attributes(where: bytes) -> list[str]:
+    """Return the names of a file's extended attributes; none on macOS, whose attributes are its own."""
+    return os.listxattr(where, follow_symlinks=False) if hasattr(os, "listxattr") else []

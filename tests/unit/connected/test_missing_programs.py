@@ -43,7 +43,7 @@ def _unpack(name: str) -> Callable[[], object]:
 _NEEDED: list[tuple[str, Callable[[], object], str]] = [
     ("ssh", _connect, "apt-get install openssh-client"),
     ("ssh-keygen", lambda: sign.made(b"message", Path("key")), "apt-get install openssh-client"),
-    ("mmdebstrap", lambda: base.base_key(Base(debian="bookworm")), "apt-get install mmdebstrap"),
+    ("mmdebstrap", lambda: base.debian_tarball(Base(debian="bookworm"), BuildSettings(), print), "apt-get install mmdebstrap"),
     ("mmdebstrap", _kit_packages, "apt-get install mmdebstrap"),
     ("gcc", lambda: _KIT.key(os.uname().machine), "apt-get install gcc"),
     ("make", lambda: _TOOLS.compile("mksquashfs", ["make"], Path()), "apt-get install gcc libc6-dev make"),

@@ -14,13 +14,13 @@ from installer.utils import parse_wheel_filename
 from deployer.connected.bundle.about import packages
 from deployer.connected.bundle.about.listing import entries_of, units_of
 from deployer.connected.bundle.shipment import shipment_for
+from deployer.connected.ground import frames
 from deployer.connected.rootfs.entries import shown
 from deployer.contract.base import json_records, records
 from deployer.contract.base.tarformat import TarEntry
 from deployer.contract.bundle import delta, sealed_file
 from deployer.contract.bundle.manifest import HEADER, OURS, PADDING, WHEELS, Manifest, Segment
 from deployer.contract.bundle.sealed_file import Seal
-from deployer.system import codec
 from deployer.system.trust.verify import opened, read_manifest_block, read_seal
 
 _PIP = re.compile(rb"/(?:site|dist)-packages/([^/]+?)-([^/-]+)\.(?:dist|egg)-info/METADATA$")
@@ -110,7 +110,7 @@ class _Bundle:
         self.stream = stream
         self.seal: Seal = read_seal(stream, path)
         self.manifest: Manifest = sealed_file.read_manifest(read_manifest_block(stream, self.seal), self.seal)
-        self._decompress = codec.decompressor(str(self.manifest.codec["name"]))
+        self._decompress = frames.decompressor(str(self.manifest.codec["name"]))
         layer = sealed_file.member_segments(self.manifest, sealed_file.layer_member(self.manifest))
         self._units = units_of(layer)
 

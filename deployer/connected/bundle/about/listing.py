@@ -6,12 +6,12 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from deployer.connected.ground import frames
 from deployer.connected.rootfs.entries import shown
 from deployer.contract.base import json_records, tarformat
 from deployer.contract.base.errors import IntegrityError
 from deployer.contract.base.tarformat import FILE, FOLDER, HARDLINK, SYMLINK, TarEntry
 from deployer.contract.bundle.manifest import Segment
-from deployer.system.codec import decompressor
 from deployer.system.trust.verify import Verification
 
 _TYPES = {FOLDER: stat.S_IFDIR, FILE: stat.S_IFREG, SYMLINK: stat.S_IFLNK, HARDLINK: stat.S_IFREG}
@@ -59,7 +59,7 @@ def files_of(bundle: Verification, wanted: Callable[[TarEntry], int] = lambda _:
     Raises:
         IntegrityError: the layer is damaged.
     """
-    decompress = decompressor(str(bundle.manifest.codec["name"]))
+    decompress = frames.decompressor(str(bundle.manifest.codec["name"]))
 
     def frame(segment: Segment) -> bytes:
         return bytes(decompress(bundle.read(segment), segment.raw or 0))

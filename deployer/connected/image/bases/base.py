@@ -1,19 +1,24 @@
-"""Base images: from a registry, from an archive, or a small Debian that mmdebstrap makes from packages."""
+"""Base images: from a registry, from an archive, or a small Debian that mmdebstrap makes from packages.
 
+Where mmdebstrap cannot work, on macOS or without user namespaces, it runs in a helper container.
+"""
+
+import contextlib
 import logging
 import os
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import IO
 
 import docker
 
-from deployer.connected.ground import caches, engine
+from deployer.connected.ground import caches, engine, this_machine
 from deployer.connected.ground.scratch import Scratch
-from deployer.connected.image.bases import imported, registry
+from deployer.connected.image.bases import helper, imported, registry
 from deployer.connected.image.definition.definition import Base
-from deployer.connected.image.definition.settings import BuildSettings
-from deployer.contract.base.errors import JobFailed, UsageError
+from deployer.connected.image.definition.settings import FOLDER, BuildSettings
+from deployer.contract.base.errors import JobFailed, MissingTool, UsageError
 from deployer.contract.base.shell import quoted
 from deployer.contract.elf.machines import BY_KERNEL
 from deployer.system import files, process
@@ -97,7 +102,7 @@ def debian(
         offline: download nothing.
 
     Raises:
-        MissingTool: there is no mmdebstrap.
+        MissingTool: there is neither mmdebstrap nor an engine for a helper container.
         JobFailed: mmdebstrap failed, for example because a package does not exist.
         SpaceError: there is not enough space for the tarball.
     """
@@ -119,38 +124,62 @@ def debian_tarball(base: Base, host: BuildSettings, say: Callable[[str], None], 
         if offline:
             raise UsageError(f"offline, and the base {base.debian} is not in the cache", "build once without --offline")
         say(f"base: mmdebstrap {base.debian} with {', '.join(base.include) or 'nothing more'}")
-        _make(base, host, tarball)
+        _make(base, host, tarball, say)
     os.utime(tarball)  # its last use, for `cache prune`
     return tarball
 
 
 def tarball_of(base: Base) -> Path:
-    """Return the path in the cache for the tarball of a Debian base. Raises MissingTool."""
+    """Return the path in the cache for the tarball of a Debian base."""
     return caches.BASES.folder / f"{base.debian}-{base_key(base)}.tar"
 
 
 def base_key(base: Base) -> str:
     """Return the key of a base: a short digest of suite, packages, architecture, mmdebstrap's version and recipe."""
-    done = process.run(["mmdebstrap", "--version"], timeout=30)
-    return caches.key(RECIPE, base.debian, sorted(set(base.include)), base.machine, done.stdout.strip())
+    if this_machine.without_mmdebstrap():
+        maker = helper.name(BuildSettings(), BY_KERNEL[str(base.machine)].oci)
+    else:
+        maker = process.run(["mmdebstrap", "--version"], timeout=30).stdout.strip()
+    return caches.key(RECIPE, base.debian, sorted(set(base.include)), base.machine, maker)
 
 
-def _make(base: Base, host: BuildSettings, tarball: Path) -> None:
+def _make(base: Base, host: BuildSettings, tarball: Path, say: Callable[[str], None]) -> None:
     with files.published(str(tarball)) as stream:
-        argv = command(base, host.apt, host.sources)
-        proxies = [f"{scheme}_proxy" for scheme in ("http", "https", "ftp", "no")]
-        environment = process.base_environment(*proxies, *(name.upper() for name in proxies))
-        done = process.run(argv, timeout=_TIMEOUT, env=environment, stdout=stream, check=False)
+        lacking = this_machine.without_mmdebstrap()
+        done = _helped(base, host, stream, say, lacking) if lacking else _run(base, host, stream)
         if done.returncode != 0:
             _logger.debug("%s", done.stderr)
             # the errors of apt, before mmdebstrap's report that apt failed
             reasons = [line.strip() for line in done.stderr.splitlines() if line.startswith("E: ")]
-            hint = f"check the package names, and that the mirror is reachable: {quoted(argv)}"
-            if base.machine != os.uname().machine:
+            hint = f"check the package names, and that the mirror is reachable: {quoted(done.argv)}"
+            if base.machine != this_machine.machine():
                 hint = f"{engine.EMULATION}; {hint}"
             raise JobFailed(
                 f"mmdebstrap cannot make {base.debian}: {' / '.join(reasons[:3]) or done.last_words()}", hint
             )
+
+
+def _run(base: Base, host: BuildSettings, stream: IO[bytes]) -> process.Completed:
+    proxies = [f"{scheme}_proxy" for scheme in ("http", "https", "ftp", "no")]
+    environment = process.base_environment(*proxies, *(name.upper() for name in proxies))
+    argv = command(base, host.apt, host.sources)
+    return process.run(argv, timeout=_TIMEOUT, env=environment, stdout=stream, check=False)
+
+
+def _helped(
+    base: Base, host: BuildSettings, stream: IO[bytes], say: Callable[[str], None], lacking: str
+) -> process.Completed:
+    """Run mmdebstrap in a helper container, for the reason ``lacking``."""
+    try:
+        client = engine.connect()
+    except MissingTool as error:
+        hint = f"{error.hint}; or make the base on Linux: apt-get install mmdebstrap"
+        raise MissingTool(f"{lacking}, and a helper container needs an engine: {error.message}", hint) from error
+    with contextlib.closing(client):
+        say(f"base: in a helper container, because {lacking}")
+        certificates = {"Acquire::https::CAInfo": f"{FOLDER}/ca.crt"} if host.ca else {}
+        argv = command(base, {**host.apt, **certificates}, host.sources)
+        return helper.run(client, argv, host, say, stream, BY_KERNEL[str(base.machine)].oci)
 
 
 def command(base: Base, apt: Mapping[str, str], sources: str = "") -> list[str]:
@@ -170,7 +199,7 @@ def command(base: Base, apt: Mapping[str, str], sources: str = "") -> list[str]:
     if settings:
         argv += _temporary("etc/apt/apt.conf.d/99deployer", settings)
     argv += [f"--customize-hook={_TRIMMED}", f"--customize-hook={_SAME_DATES}"]
-    if base.machine and base.machine != os.uname().machine:
+    if base.machine and base.machine != this_machine.machine():
         argv.append(f"--architectures={BY_KERNEL[base.machine].oci}")
     if base.include:
         argv.append("--include=" + ",".join(sorted(set(base.include))))

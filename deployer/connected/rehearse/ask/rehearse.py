@@ -31,7 +31,7 @@ from deployer.contract.bundle.manifest import Manifest
 from deployer.contract.bundle.plan_update import PlanUpdate
 from deployer.contract.proof import evidence
 from deployer.contract.site.plan import NOT_STAGED, Plan
-from deployer.system import files, process
+from deployer.system import files, process, workers
 from deployer.system.observe import observations
 from deployer.system.trust.verify import begin, opened
 
@@ -130,7 +130,7 @@ def rehearse(request: RehearsalRequest, tools: SiteTools, tell: Any, bar: _Bar =
     if request.site and lacking:
         hint = "rehearse it for a partition with GPUs (--partition)"
         raise Refused(f"job {job.name}: {lacking} of {request.site.partition} at {request.site.site}", hint)
-    cores = len(os.sched_getaffinity(0))
+    cores = workers.cores()
     wanted = simulated_plan.layout(job, request.ranks, cores)
     memory_mb = job.memory
     if memory_mb is None and request.site:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from deployer.connected.ground import caches, progress
+from deployer.connected.ground import caches, progress, this_machine
 from deployer.connected.rehearse.ask.judged import DOCKER, NAMESPACES, Judged
 from deployer.connected.rehearse.ask.request import RehearsalRequest
 from deployer.connected.rehearse.world import namespaces
@@ -92,7 +91,7 @@ def _ch_run(tell: Callable[[str], None]) -> Path:
 
 def _remedy() -> str:
     """Return the hint for enabling namespaces here."""
-    if sys.platform != "linux":
+    if not this_machine.is_linux():
         return "rehearse on another machine"
     first = f"allow user namespaces ({namespaces.SYSCTL})" if shutil.which("ip") else programs.remedy("ip")
     return f"{first}, or rehearse on another machine"

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import deployer
+from deployer.connected.ground import this_machine
 from deployer.contract.base.errors import DeployerError
 from deployer.system import process
 
@@ -27,7 +28,7 @@ SYSCTL = "Ubuntu: sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0"
 
 def forbidden() -> str:
     """Return why this machine cannot simulate a site, or an empty text if it can."""
-    if sys.platform != "linux":
+    if not this_machine.is_linux():
         return "namespaces need Linux"
     if shutil.which("ip") is None:
         return "the program ip (package iproute2) is missing"

@@ -1,0 +1,34 @@
+"""What this machine is and can do. What depends on the operating system is decided here; the rest is portable."""
+
+import os
+import shutil
+import sys
+
+from deployer.contract.elf.machines import kernel_name
+from deployer.system import process
+
+#: Seconds for a user namespace.
+_TIMEOUT = 30.0
+
+
+def is_linux() -> bool:
+    """Return whether this machine runs Linux, so that namespaces and Debian's programs are possible."""
+    return sys.platform == "linux"
+
+
+def machine() -> str:
+    """Return the kernel's name of this machine's architecture. macOS says arm64, where Linux says aarch64."""
+    name = os.uname().machine
+    return kernel_name(name) or name
+
+
+def without_mmdebstrap() -> str:
+    """Return why mmdebstrap cannot make a root filesystem here; empty if it can."""
+    if not is_linux():
+        return "mmdebstrap needs Linux"
+    if shutil.which("mmdebstrap") is None:
+        return "mmdebstrap is not installed"
+    if os.geteuid() == 0 or shutil.which("fakechroot"):
+        return ""
+    done = process.run(["unshare", "--user", "true"], _TIMEOUT, check=False)
+    return f"mmdebstrap needs user namespaces: {done.last_words(1)}" if done.returncode else ""
