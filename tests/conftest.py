@@ -5,6 +5,7 @@ A test that needs an engine says so, ``@pytest.mark.needs("docker", "charlieclou
 """
 
 import gc
+import importlib.util
 import os
 import shutil
 import signal
@@ -62,6 +63,10 @@ ENGINES = {
         _INSTALL.format("gcc-aarch64-linux-gnu, libc6-dev-arm64-cross"),
     ),
     "aarch64-emulation": Engine(_runs_aarch64, "run scripts/setup --emulation as root"),
+    "caseless": Engine(
+        lambda: _is_root() and os.path.exists("/dev/fuse") and importlib.util.find_spec("mfusepy") is not None,
+        "run the tests as root, with /dev/fuse, libfuse3 and mfusepy (scripts/setup --tests)",
+    ),
     "charliecloud": Engine(_programs("ch-run", "ch-convert"), _INSTALL.format("charliecloud")),
     "chromium": Engine(_programs("chromium"), _INSTALL.format("chromium")),
     "docker": Engine(_programs("docker", "dockerd"), _INSTALL.format("docker.io")),

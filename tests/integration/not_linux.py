@@ -35,10 +35,8 @@ _ONLY_LINUX = {
     " SOCK_CLOEXEC SOCK_NONBLOCK TCP_QUICKACK TCP_USER_TIMEOUT",
     time: "CLOCK_BOOTTIME CLOCK_TAI",
 }
-#: Functions of Linux's C library that macOS lacks, or has with another meaning; and how its files are named.
-_NOT_IN_C = (
-    "capget capset epoll_create mallopt memfd_create pidfd_open prctl sched_setaffinity setns syscall umount2 unshare"
-).split()
+#: Functions of Linux's C library that macOS lacks.
+_NOT_IN_C = "capget capset epoll_create mallopt memfd_create pidfd_open prctl setns unshare"
 _MODULES = ("deployer.cli.laptop", "deployer.connected", "deployer.contract", "deployer.system")
 
 
@@ -51,7 +49,7 @@ class _Library(ctypes.CDLL):
         super().__init__(name, *words, **settings)
 
     def __getattr__(self, name: str) -> Any:
-        if name in _NOT_IN_C:
+        if name in _NOT_IN_C.split():
             raise AttributeError(f"dlsym(RTLD_DEFAULT, {name}): symbol not found")
         return super().__getattr__(name)
 
@@ -60,7 +58,8 @@ def _become_macos() -> None:
     """Take away from Python what macOS lacks."""
     sysconfig.get_config_vars()  # read from a file that is named by the platform
     proxies: Any = types.ModuleType("_scproxy")  # Python's own module on macOS
-    proxies._get_proxy_settings = proxies._get_proxies = dict
+    proxies._get_proxies = dict
+    proxies._get_proxy_settings = lambda: {"exclude_simple": False}
     sys.modules["_scproxy"] = proxies
     for module, names in _ONLY_LINUX.items():
         for name in names.split():

@@ -30,5 +30,5 @@ def without_mmdebstrap() -> str:
         return "mmdebstrap is not installed"
     if os.geteuid() == 0 or shutil.which("fakechroot"):
         return ""
-    done = process.run(["unshare", "--user", "true"], _TIMEOUT, check=False)
-    return f"mmdebstrap needs user namespaces: {done.last_words(1)}" if done.returncode else ""
+    done = process.run(["mmdebstrap", "--unshare-helper", "true"], _TIMEOUT, check=False)
+    return f"mmdebstrap lacks user namespaces: {done.last_words(1)}" if done.returncode else ""

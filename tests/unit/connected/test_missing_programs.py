@@ -31,6 +31,10 @@ def _connect() -> None:
         pass
 
 
+def _debian() -> None:
+    base.debian_tarball(Base(debian="bookworm"), BuildSettings(), print)
+
+
 def _kit_packages() -> None:
     fetch.debian(_KIT, list(_KIT.pins()), Path("work"), BuildSettings())
 
@@ -43,7 +47,7 @@ def _unpack(name: str) -> Callable[[], object]:
 _NEEDED: list[tuple[str, Callable[[], object], str]] = [
     ("ssh", _connect, "apt-get install openssh-client"),
     ("ssh-keygen", lambda: sign.made(b"message", Path("key")), "apt-get install openssh-client"),
-    ("mmdebstrap", lambda: base.debian_tarball(Base(debian="bookworm"), BuildSettings(), print), "apt-get install mmdebstrap"),
+    ("mmdebstrap", _debian, "apt-get install mmdebstrap"),
     ("mmdebstrap", _kit_packages, "apt-get install mmdebstrap"),
     ("gcc", lambda: _KIT.key(os.uname().machine), "apt-get install gcc"),
     ("make", lambda: _TOOLS.compile("mksquashfs", ["make"], Path()), "apt-get install gcc libc6-dev make"),

@@ -70,9 +70,22 @@ def _there(is_it: Callable[[Path], bool], what: str) -> AfterValidator:
     def check(path: str, info: ValidationInfo) -> str:
         if isinstance(info.context, Path) and not is_it(info.context / path):
             raise ValueError(f"there is no {what} {info.context / path}")
+        if isinstance(info.context, Path):
+            _check_spelling(info.context, path)
         return path
 
     return AfterValidator(check)
+
+
+def _check_spelling(folder: Path, path: str) -> None:
+    """Raise ValueError if a path differs in case from the folders: a disk that ignores case finds it, others do not."""
+    for part in Path(path).parts:
+        if part not in ("..", "/"):
+            names = files.names(str(folder))
+            other = next((name for name in names if name.lower() == part.lower()), part)
+            if part not in names and other != part:
+                raise ValueError(f"{part!r} is spelled {other!r} in {folder}, and most machines distinguish them")
+        folder /= part
 
 
 ExistingFile = Annotated[str, _there(Path.is_file, "file")]

@@ -56,7 +56,7 @@ def test_a_debian_base_is_made_once_and_packed(
 ) -> None:
     made = []
 
-    def make(base: bases.Base, _: object, tarball: Path, say: object) -> None:  # noqa: ARG001
+    def make(base: bases.Base, _: object, tarball: Path, say: object) -> None:
         made.append(base.include)
         tarball.parent.mkdir(parents=True)
         tarball.write_bytes(ROOT)
