@@ -50,8 +50,8 @@ def _linux(machine: str) -> Platform:
 PLATFORMS = {
     "linux-x86_64": _linux("x86_64"),
     "linux-aarch64": _linux("aarch64"),
-    "macos-arm64": Platform(("macosx_12_0_arm64", "macosx_12_0_universal2"), "darwin", "arm64"),
-    "macos-x86_64": Platform(("macosx_12_0_x86_64", "macosx_12_0_universal2"), "darwin", "x86_64"),
+    "macos-arm64": Platform(("macosx_11_0_arm64", "macosx_11_0_universal2"), "darwin", "arm64"),
+    "macos-x86_64": Platform(("macosx_11_0_x86_64", "macosx_11_0_universal2"), "darwin", "x86_64"),
 }
 
 
@@ -200,7 +200,9 @@ def _download(
             argv = [sys.executable, "-m", "pip", "download", "-qq", "--disable-pip-version-check", "--no-deps"]
             argv += ["--require-hashes", "--only-binary=:all:", "--implementation", "cp", "--python-version", python]
             argv += [word for tag in platform.tags for word in ("--platform", tag)]
-            _run([*argv, "--dest", f"{work}/wheels", "-r", f"{work}/wanted.txt"], ROOT)
+            where = f"{platform.system} on {platform.machine}, Python {python}"
+            problem = f"pip found no wheel of a dependency for {where}; each needs one: pin another release of it"
+            _run([*argv, "--dest", f"{work}/wheels", "-r", f"{work}/wanted.txt"], ROOT, problem=problem)
         (Path(work) / "wheels").rename(folder)
 
 
@@ -353,14 +355,14 @@ def _git(*words: str) -> str:
     return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def _run(argv: Sequence[str], folder: Path, env: dict[str, str] | None = None) -> None:
-    """Run a program, which may ask for a passphrase; end with an error if it fails."""
+def _run(argv: Sequence[str], folder: Path, env: dict[str, str] | None = None, problem: str = "") -> None:
+    """Run a program, which may ask for a passphrase; end with an error, ``problem``, if it fails."""
     done = subprocess.run(
         argv, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
     )
     if done.returncode:
         sys.stderr.write(done.stdout)
-        sys.exit(f"deployer: error: {' '.join(argv[:4])} failed with exit code {done.returncode}")
+        sys.exit("deployer: error: " + (problem or f"{' '.join(argv[:4])} failed with exit code {done.returncode}"))
 
 
 if __name__ == "__main__":

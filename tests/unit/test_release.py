@@ -1,9 +1,11 @@
 """scripts/release: what it refuses, and the documents of a release. The package stage makes one with --check."""
 
+import hashlib
 import importlib.util
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from types import ModuleType
 
@@ -109,3 +111,43 @@ def test_the_offline_file_of_another_platform_or_an_old_python(
     assert done.stderr.startswith(f"deployer: error: {problem}")
     assert done.stderr.count("\n") == 2
     assert not (tmp_path / ".local").exists()
+
+
+@pytest.mark.parametrize("platform", ["linux-x86_64", "linux-aarch64", "macos-arm64", "macos-x86_64"])
+def test_a_dependency_without_a_wheel_stops_a_release(
+    release: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, platform: str
+) -> None:
+    """In this index, ``one`` has a wheel for all of them and ``two`` for Linux alone; ``three`` is for macOS only."""
+    wheels = tmp_path / "index"
+    wheels.mkdir()
+    tags = ("manylinux_2_17_x86_64", "manylinux_2_17_aarch64", "macosx_10_9_universal2", "macosx_11_0_arm64")
+    made = [_wheel(wheels, "one", tag) for tag in tags]
+    made += [_wheel(wheels, "two", tag) for tag in tags[:2]]
+    made += [_wheel(wheels, "three", "macosx_11_0_universal2")]
+    for name, value in {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels), "PIP_CONFIG_FILE": os.devnull}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(release, "CACHE", tmp_path / "cache")
+    pins = [(f"{name}==1{marker}", tuple(hashes)) for name, marker, hashes in _pins(made)]
+    mine = release.PLATFORMS[platform]
+    found = {path.name.partition("-")[0] for path in release._wheels(pins[::2], mine, ["3.12"]).iterdir()}
+    assert found == {"one", *(["three"] if "macos" in platform else [])}
+    if "linux" in platform:
+        assert release._wheels(pins, mine, ["3.12"]).is_dir()
+        return
+    with pytest.raises(SystemExit, match=f"no wheel of a dependency for darwin on {mine.machine}, Python 3.12"):
+        release._wheels(pins, mine, ["3.12"])
+
+
+def _pins(made: list[tuple[str, str]]) -> list[tuple[str, str, list[str]]]:
+    markers = {"one": "", "two": "", "three": " ; sys_platform == 'darwin'"}
+    return [(name, marker, [digest for each, digest in made if each == name]) for name, marker in markers.items()]
+
+
+def _wheel(folder: Path, name: str, tag: str) -> tuple[str, str]:
+    """Write an empty wheel; return its package and its hash."""
+    path = folder / f"{name}-1-cp312-cp312-{tag}.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(f"{name}-1.dist-info/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n")
+        archive.writestr(f"{name}-1.dist-info/WHEEL", f"Wheel-Version: 1.0\nTag: cp312-cp312-{tag}\n")
+        archive.writestr(f"{name}-1.dist-info/RECORD", "")
+    return name, f"sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}"

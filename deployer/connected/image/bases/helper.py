@@ -64,7 +64,6 @@ def run(
         )["Id"]  # fmt: skip
         cleanup.callback(engine.remove, client, container)
         connection = api.attach_socket(container, params={"stdout": 1, "stderr": 1, "stream": 1})
-        cleanup.callback(connection.close)
         api.start(container)
         for kind, data in frames_iter(connection, tty=False):  # type: ignore[no-untyped-call]
             if kind == STDOUT:
