@@ -175,9 +175,7 @@ def _serve(pipe: Any, others: List[Any], function: Callable[[Any], Any]) -> None
     """Answer tasks until the other end is closed, with (True, result) or (False, error)."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes: the first one decides
     # A closed pipe ends a worker after its task; this ends it at once, so that it does not write into a removed folder.
-    prctl = getattr(ctypes.CDLL(None), "prctl", None)  # macOS has none
-    if prctl is not None:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     for other in others:
         other.close()
     while True:

@@ -56,6 +56,7 @@ base: {archive: ../root.tar}
 data: {digits: {folder: data}}
 jobs: {run: {command: [/bin/tool, /deployer/app/Train.py]}}
 """
+ROOTED = ("--name", "rooted", "--version", "1")
 SSH = """#!/bin/sh
 case " $* " in
   *" -G "*) ;;
@@ -107,6 +108,8 @@ def define(folder: Path) -> Path:
     (definition / "bundle.yaml").write_text(BUNDLE)
     (definition / "app/Train.py").write_text("print(1)\n")
     (definition / "data/Digits.csv").write_text("1,2\n" * 1000)
+    (folder / "root/bin").mkdir(parents=True)
+    (folder / "root/bin/tool").write_text("#!/bin/sh\n")
     return definition
 
 
@@ -145,7 +148,8 @@ def linux(tmp_path_factory: pytest.TempPathFactory) -> Path:
     top = tmp_path_factory.mktemp("linux")
     definition = define(top)
     environment = {**os.environ, "XDG_CACHE_HOME": str(top / "cache"), "XDG_STATE_HOME": str(top / "state")}
-    for words in (["build", definition], ["pack", definition, "-o", top / "solver.tar"]):
+    rooted = ["pack", "--rootfs", top / "root", *ROOTED, "-o", top / "rooted.tar"]
+    for words in (["build", definition], ["pack", definition, "-o", top / "solver.tar"], rooted):
         _called([str(ROOT / ".venv/bin/deployer"), *map(str, words)], environment, 0)
     return top / "solver.tar"
 
@@ -163,7 +167,10 @@ def test_a_laptop_without_linux_packs_the_same_bytes(mac: Mac, linux: Path) -> N
     mac("lint", solver)
     assert "without Docker" in mac("build", solver)
     mac("pack", solver, "-o", bundle)
-    assert mac.sh('sha256sum "$1"', bundle).split()[0] == hashlib.sha256(linux.read_bytes()).hexdigest()
+    mac("pack", "--rootfs", mac.library / "root", *ROOTED, "-o", mac.library / "rooted.tar")
+    for name in ("solver.tar", "rooted.tar"):
+        same = hashlib.sha256(linux.with_name(name).read_bytes()).hexdigest()
+        assert mac.sh('sha256sum "$1"', mac.library / name).split()[0] == same
     mac("pack", mac.library / "Solver", "-o", mac.library / "again.tar")  # another spelling of the folder, known frames
     mac.sh('cmp "$1" "$2"', bundle, mac.library / "again.tar")
     listed = mac("inspect", "--files", bundle)
