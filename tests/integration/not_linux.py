@@ -90,9 +90,11 @@ def main() -> int:
     if sys.argv[1:] == ["imports"]:
         return _imports()
     from deployer.cli.laptop.main import main as command_line
+    from deployer.connected.bundle import seal
     from deployer.connected.image.bases import helper
 
     helper.DEBIAN = base
+    seal._FLUSH_EVERY = 4096  # as often as in a large bundle
     return command_line()
 
 

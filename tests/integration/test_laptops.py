@@ -204,6 +204,7 @@ def test_a_laptop_without_linux_pushes(mac: Mac, linux: Path) -> None:
             "make the base on Linux",
         ),
         (["rehearse", "solver"], 3, "namespaces need Linux; no Docker engine answers", "start Docker"),
+        (["pack", "solver", "--kit", "udocker"], 7, "the kit's udocker can only be made on Linux", "pack on Linux"),
         (["build", "spelled"], 2, "'data' is spelled 'Data'", ""),
     ],
 )
@@ -215,7 +216,7 @@ def test_what_a_laptop_without_linux_lacks_is_one_line(
     mac.sh('sed -i "s/base: .*/base: {debian: bookworm, architecture: x86_64}/" "$HOME/debian/bundle.yaml"')
     mac.sh('mv "$HOME/spelled/data" "$HOME/spelled/x" && mv "$HOME/spelled/x" "$HOME/spelled/Data"')
     mac("build", mac.library / "solver")
-    answer = mac(words[0], mac.library / words[1], code=code)
+    answer = mac(words[0], mac.library / words[1], *words[2:], code=code)
     assert answer.count("deployer: error: ") == 1
     assert said in answer
     assert remedy in answer

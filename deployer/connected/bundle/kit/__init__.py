@@ -15,7 +15,7 @@ from typing import NamedTuple
 from deployer.connected.bundle.about.packages import DEB, GENERIC, Package
 from deployer.connected.bundle.kit import charliecloud, squashfs, udocker
 from deployer.connected.bundle.kit.recipe import Recipe
-from deployer.connected.ground import caches
+from deployer.connected.ground import caches, this_machine
 from deployer.connected.image.definition import settings
 from deployer.connected.image.definition.settings import BuildSettings
 from deployer.connected.rootfs.entries import FileContent
@@ -123,6 +123,10 @@ def members(name: str, machine: str, say: Say) -> dict[str, Path]:
         IntegrityError: a download does not match its pin, or a program is for another processor.
         JobFailed: the compilation or the test failed.
     """
+    if not this_machine.is_linux():
+        raise MissingTool(
+            f"the kit's {name} can only be made on Linux", f"pack on Linux, {PARTS[name].recipe.leave_out}"
+        )
     part = PARTS[name]
     if machine not in KIT_MACHINES:
         raise MissingTool(f"the kit's {name} does not exist for {machine}", part.recipe.leave_out)
