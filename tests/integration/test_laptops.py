@@ -204,7 +204,12 @@ def test_a_laptop_without_linux_pushes(mac: Mac, linux: Path) -> None:
             "make the base on Linux",
         ),
         (["rehearse", "solver"], 3, "namespaces need Linux; no Docker engine answers", "start Docker"),
-        (["pack", "solver", "--kit", "udocker"], 7, "the kit's udocker can only be made on Linux", "pack on Linux"),
+        (
+            ["pack", "solver", "-o", "no.tar", "--kit", "udocker"],
+            7,
+            "the kit's udocker can only be made on Linux",
+            "pack on Linux",
+        ),
         (["build", "spelled"], 2, "'data' is spelled 'Data'", ""),
     ],
 )
