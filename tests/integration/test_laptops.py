@@ -218,7 +218,7 @@ def test_what_a_laptop_without_linux_lacks_is_one_line(
 ) -> None:
     for name in ("debian", "spelled"):
         mac.sh('cp -R "$HOME/solver" "$HOME/$1"', name)
-    mac.sh('sed -i "s/base: .*/base: {debian: bookworm, architecture: x86_64}/" "$HOME/debian/bundle.yaml"')
+    mac.sh('sed -i "s/base: .*/base: {debian: bookworm}/" "$HOME/debian/bundle.yaml"')
     mac.sh('mv "$HOME/spelled/data" "$HOME/spelled/x" && mv "$HOME/spelled/x" "$HOME/spelled/Data"')
     mac("build", mac.library / "solver")
     answer = mac(words[0], mac.library / words[1], *words[2:], code=code)
@@ -253,14 +253,14 @@ def test_a_base_is_made_in_a_helper_container(
     """Its files are those of a base that mmdebstrap makes as root of this machine."""
     own = {**environment, "DOCKER_HOST": engine.docker_host}
     monkeypatch.setenv("DOCKER_HOST", engine.docker_host)
-    wanted = Base(debian="bookworm", include=["python3-minimal"], architecture="x86_64")
+    wanted = Base(debian="bookworm", include=["python3-minimal"])
     here = bases.debian_tarball(wanted, BuildSettings(), print)
     with contextlib.closing(engines.connect()) as client:
         smallest = bases.debian(client, Base(debian="bookworm"), BuildSettings(), print)
         image = engines.image_config(client, smallest)["Id"]
     (tmp_path / "bundle.yaml").write_text(
         "name: helped\nversion: '1'\njobs: {run: {command: [/bin/true]}}\n"
-        "base: {debian: bookworm, include: [python3-minimal], architecture: x86_64}\n"
+        "base: {debian: bookworm, include: [python3-minimal]}\n"
     )
     own["XDG_CACHE_HOME"] = str(tmp_path / "cache")
     words = [sys.executable, "-m", "tests.integration.not_linux", image]

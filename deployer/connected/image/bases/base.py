@@ -199,7 +199,7 @@ def command(base: Base, apt: Mapping[str, str], sources: str = "") -> list[str]:
     if settings:
         argv += _temporary("etc/apt/apt.conf.d/99deployer", settings)
     argv += [f"--customize-hook={_TRIMMED}", f"--customize-hook={_SAME_DATES}"]
-    if base.machine and base.machine != this_machine.machine():
+    if base.machine:
         argv.append(f"--architectures={BY_KERNEL[base.machine].oci}")
     if base.include:
         argv.append("--include=" + ",".join(sorted(set(base.include))))
