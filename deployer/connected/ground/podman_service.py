@@ -35,7 +35,7 @@ def address() -> str | None:
     """
     if not this_machine.is_linux() or shutil.which("podman") is None:
         return None
-    folder = LockedFolder(BUILD)
+    folder = LockedFolder(BUILD, this_machine.folder_for_sockets())
     path = Path(folder.name, "podman.sock")
     argv = ["podman", "system", "service", "--time=0", f"unix://{path}"]
     service = process.Background(argv, process.base_environment(*VARIABLES), str(path.with_name("log")))

@@ -3,12 +3,16 @@
 import os
 import shutil
 import sys
+import tempfile
+from pathlib import Path
 
 from deployer.contract.elf.machines import kernel_name
 from deployer.system import process
 
 #: Seconds for a user namespace.
 _TIMEOUT = 30.0
+#: Bytes of a folder's path that leave room for ours and ssh's: a socket's path has at most 103 on macOS, 107 on Linux.
+_SHORT = 23
 
 
 def is_linux() -> bool:
@@ -32,3 +36,9 @@ def without_mmdebstrap() -> str:
         return ""
     done = process.run(["mmdebstrap", "--unshare-helper", "true"], _TIMEOUT, check=False)
     return f"mmdebstrap lacks user namespaces: {done.last_words(1)}" if done.returncode else ""
+
+
+def folder_for_sockets() -> Path:
+    """Return the folder for temporary files, or /tmp if its path is too long for sockets, as on macOS."""
+    usual, short = Path(tempfile.gettempdir()), Path("/tmp")  # noqa: S108  the folders in it are private
+    return usual if len(os.fsencode(usual)) <= _SHORT or not short.is_dir() else short

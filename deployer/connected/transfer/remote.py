@@ -26,7 +26,7 @@ from typing import NamedTuple, NoReturn
 
 import deployer
 from deployer.connected.bundle.pyz import make_pyz
-from deployer.connected.ground import locked_folder, progress
+from deployer.connected.ground import locked_folder, progress, this_machine
 from deployer.connected.site_profile.profile import Profile, known
 from deployer.contract.base import dialogue, json_records, placeholders
 from deployer.contract.base.errors import (
@@ -152,7 +152,7 @@ class Remote:
         self._pythons = profile.login.python
         self.python = ""
         self._admins: dict[str, tuple[int, int]] | None = None
-        self._folder = locked_folder.LockedFolder(locked_folder.SSH)
+        self._folder = locked_folder.LockedFolder(locked_folder.SSH, this_machine.folder_for_sockets())
         self._user_options = ["-F", str(ssh_config)] if ssh_config else []
         self.options = self._user_options
         self._env = process.base_environment(*_ENVIRONMENT)

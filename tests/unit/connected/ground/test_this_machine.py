@@ -2,12 +2,14 @@
 
 import os
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 import zstandard
 
 from deployer.connected.ground import frames, this_machine
+from deployer.connected.ground.locked_folder import SSH, LockedFolder
 from deployer.contract.base.errors import IntegrityError
 from deployer.system import codec
 from tests import running
@@ -48,3 +50,13 @@ def test_frames_are_decompressed_without_a_c_library(monkeypatch: pytest.MonkeyP
     for broken, size in ((frame, 999), (frame, 1001), (frame[:-1], 1000), (frame + b"x", 1000), (b"x", 1000)):
         with pytest.raises(IntegrityError):
             decompress(broken, size)
+
+
+def test_sockets_of_ssh_fit_though_the_folder_for_temporary_files_is_that_of_macos(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for place in (tmp_path / "var/folders/zz/zyxvpxvq6csfxvn_n0000000000000/T", Path("/tmp")):
+        place.mkdir(parents=True, exist_ok=True)
+        monkeypatch.setattr(tempfile, "tempdir", str(place))
+        with LockedFolder(SSH, this_machine.folder_for_sockets()) as folder:
+            assert len(f"{folder}/{'c' * 40}.{'x' * 16}") <= 103  # ssh's %C, and its suffix until the socket listens
