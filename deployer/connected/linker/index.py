@@ -30,7 +30,7 @@ from deployer.contract.elf.elf import ReadAt
 
 SCHEMA = "link-index"
 #: Increase it when different facts are read from a file; older indexes are then rebuilt.
-VERSION = 13
+VERSION = 14
 
 _MAGIC = b"\x7fELF"
 #: The start of a script, and the number of bytes of its first line that the kernel reads.

@@ -27,11 +27,13 @@ _VERNEED = struct.Struct("<HHIII")
 _VERNAUX = struct.Struct("<IHHII")
 _VERDEF = struct.Struct("<HHHHIII")
 _WORD = struct.Struct("<I")
+_RELOCATION = struct.Struct("<QQq")
 
 _PT_LOAD, _PT_DYNAMIC, _PT_INTERP = 1, 2, 3
 _ET_EXEC, _ET_DYN = 2, 3
 _NULL, _NEEDED, _HASH, _STRTAB, _SYMTAB, _STRSZ, _SONAME, _RPATH = 0, 1, 4, 5, 6, 10, 14, 15
 _BIND_NOW, _RUNPATH, _FLAGS = 24, 29, 30
+_RELA, _RELASZ, _PLTRELSZ, _JMPREL = 7, 8, 2, 23
 _GNU_HASH, _FLAGS_1 = 0x6FFFFEF5, 0x6FFFFFFB
 _VERDEF_TAG, _VERDEFNUM, _VERNEED_TAG, _VERNEEDNUM = 0x6FFFFFFC, 0x6FFFFFFD, 0x6FFFFFFE, 0x6FFFFFFF
 _DF_BIND_NOW, _DF_1_NOW, _DF_1_PIE = 0x8, 0x1, 0x08000000
@@ -46,6 +48,7 @@ _MAX_TEXT = 512 * 1024  # bytes of all names kept per file, because names may ov
 _MAX_VERSIONS = 8192
 _MAX_SYMBOLS = 16 * 1024 * 1024
 _CHUNK = 64 * 1024
+_RELOCATIONS = 4096 * _RELOCATION.size
 
 #: The largest page size of Linux on AArch64.
 _MAX_PAGE = 64 * 1024
@@ -386,7 +389,11 @@ def _linked(elf: _Elf, offset: int, count: int, form: struct.Struct) -> Iterator
 
 
 def _symbol_count(elf: _Elf) -> int:
-    """Return the number of dynamic symbols, which only the hash tables give."""
+    """Return the number of dynamic symbols, which only the hash tables give.
+
+    A GNU hash table has only defined symbols. If there are none, it does not tell how many others there are. Then the
+    count is up to the last one that a relocation uses, as every symbol that a program needs is.
+    """
     address = elf.last(_HASH)
     if address is not None:
         _, count = struct.unpack("<II", elf.exactly(elf.offset(address), 8))
@@ -400,7 +407,7 @@ def _symbol_count(elf: _Elf) -> int:
     start += 16 + 8 * blooms
     highest = max((n for (n,) in _WORD.iter_unpack(elf.exactly(start, 4 * buckets))), default=0)
     if highest < first:
-        return _plausible(first)  # it defines none
+        return _plausible(max(first, _last_relocated(elf) + 1))  # it defines none
     number = highest
     start += 4 * buckets
     while True:  # a chain ends with a hash whose lowest bit is set
@@ -408,6 +415,18 @@ def _symbol_count(elf: _Elf) -> int:
         number += 1
         if value & 1:
             return _plausible(number)
+
+
+def _last_relocated(elf: _Elf) -> int:
+    """Return the highest number of a symbol in relocations; 0 if there is none."""
+    highest = 0
+    for table, size in ((_RELA, _RELASZ), (_JMPREL, _PLTRELSZ)):
+        address, left = elf.last(table), elf.last(size) or 0
+        start = elf.offset(address) if address is not None else 0
+        for base in range(0, left if start else 0, _RELOCATIONS):
+            part = elf.exactly(start + base, min(_RELOCATIONS, left - base) // _RELOCATION.size * _RELOCATION.size)
+            highest = max([highest, *(info >> 32 for _, info, _ in _RELOCATION.iter_unpack(part))])
+    return highest
 
 
 def _plausible(count: int) -> int:

@@ -3,7 +3,9 @@
 import json
 import os
 import random
+import shutil
 import struct
+import subprocess
 import sys
 
 import pytest
@@ -43,6 +45,21 @@ def test_facts_of_a_real_library():
     }
     assert names["printf"].defined
     assert dynamic.facts(reader(libc)).exports == []
+
+
+@pytest.mark.parametrize("compiler", ["gcc", "aarch64-linux-gnu-gcc"])
+def test_a_program_that_defines_nothing_still_calls_what_it_needs(tmp_path, compiler):
+    """Its GNU hash table is empty, and does not tell how many symbols it needs. Many programs for aarch64 are so."""
+    if shutil.which(compiler) is None:
+        pytest.skip("needs the cross compiler: apt-get install gcc-aarch64-linux-gnu libc6-dev-arm64-cross")
+    (tmp_path / "mpi.c").write_text("int MPI_Init(void) { return 0; }")
+    (tmp_path / "main.c").write_text("int MPI_Init(void); int main(void) { return MPI_Init(); }")
+    library = ["-shared", "-o", "libmpi.so", "-Wl,-soname,libmpi.so.12", "mpi.c"]
+    for words in (library, ["-Wl,--hash-style=gnu", "-o", "main", "main.c", "-L.", "-lmpi"]):
+        subprocess.check_call([compiler, *words], cwd=str(tmp_path))
+    found = dynamic.facts(reader(str(tmp_path / "main")))
+    assert found.imports == ["MPI_Init"]
+    assert found.dynamic.needed[0] == "libmpi.so.12"
 
 
 def test_facts_survive_being_written():
