@@ -1,6 +1,7 @@
 """The facts of a login or compute node: kernel, C library, Python versions, runtimes, and the user's rights."""
 
 import ctypes
+import errno
 import os
 import re
 import shutil
@@ -94,6 +95,9 @@ def user_namespaces(tools: Tools) -> Optional[bool]:
     if not sys.executable:
         return None
     answer = tools.ask([sys.executable, "-I", "-S", "-c", _UNSHARE], any_status=True, name="user namespaces")
+    if answer and answer.status == errno.EINVAL:
+        # The kernel has none, or this Python has a thread that it did not start, as under qemu.
+        answer = tools.ask(["unshare", "--user", "--mount", "true"], any_status=True, name="user namespaces") or answer
     if answer is None:
         return None
     if answer.status:
