@@ -1079,6 +1079,14 @@ def test_this_machine(programs, monkeypatch):
     assert isinstance(found["user_namespaces"], bool)
 
 
+@pytest.mark.parametrize(("code", "expected"), [(0, True), (1, False)])
+def test_where_python_has_a_strange_thread_unshare_is_asked(programs, monkeypatch, code, expected):
+    monkeypatch.setattr(machine, "user_namespaces", USER_NAMESPACES)
+    monkeypatch.setattr(sys, "executable", made.program(programs, "emulated", f"exit {errno.EINVAL}"))
+    made.program(programs, "unshare", f"exit {code}")
+    assert machine.user_namespaces(Tools()) is expected
+
+
 # ------------------------------------------------------------------------------------------------ the whole
 
 
