@@ -123,10 +123,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
+def lab_of(machine: str | None) -> str:
+    """Return the name of the lab whose nodes have a processor."""
+    return LAB if machine in (None, os.uname().machine) else f"{LAB}-{str(machine).replace('_', '-')}"
+
+
 def down() -> int:
     """Stop the lab and, unless others use it, the engine; keep caches."""
-    for name in (LAB, *(f"{LAB}-{machine}" for machine in MACHINES)):
-        Lab(name).down()
+    for machine in MACHINES:
+        Lab(lab_of(machine)).down()
     # An engine that the caller names was never ours to stop.
     stopped = "DOCKER_HOST" not in os.environ and stop_engine()
     print("the lab is down; the Docker engine " + ("is stopped" if stopped else "is left to those who use it"))
@@ -144,10 +149,10 @@ def quickstart(name: str, machine: str | None = None) -> int:
         stages.count += 1
         print(f"[1/{stages.count}] set up: {stages.times[0][1]:.1f} s")
     with base_beside(definition) as base:
-        lab = Lab(LAB)
+        lab = Lab(lab_of(machine))
         if foreign_machine:
             stages.run("make the base", base, lambda: "mmdebstrap installs its Debian packages, which qemu runs")
-            lab = stages.run(f"make nodes for {machine}", lambda: foreign.lab(f"{LAB}-{machine}", foreign_machine))
+            lab = stages.run(f"make nodes for {machine}", lambda: foreign.lab(lab_of(machine), foreign_machine))
         stages.run("bring up the lab", lambda: print(f"    {lab.up().text}"))
         engine = stages.run("take a Docker engine", lambda: take_engine(keep=True))
         bundle, site = WORK / f"{name}.tar", WORK / "lab.yaml"
