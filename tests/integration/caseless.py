@@ -1,6 +1,6 @@
 """A folder without case, as macOS has them, for kernels that cannot mount ext4 with casefold: FUSE over another folder.
 
-python -m tests.integration.caseless FOLDER MOUNTPOINT serves it until it is unmounted. It is no test itself.
+python -m tests.integration.caseless FOLDER MOUNTPOINT serves it until it is unmounted. It is not a test.
 """
 
 import os

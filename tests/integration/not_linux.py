@@ -1,6 +1,6 @@
-"""Run deployer's command line as on macOS: what Python has on Linux only is taken away first. It is no test itself.
+"""Run deployer's command line as on macOS: functions that Python has only on Linux are removed first. It is not a test.
 
-python -m tests.integration.not_linux BASE WORDS...: BASE is the engine's image that stands in for Debian's own; in
+python -m tests.integration.not_linux BASE WORDS...: BASE is an image in the engine, used in place of Debian's; in
 place of the command line, `imports` loads each module of the laptop's half.
 """
 

@@ -38,7 +38,7 @@ def _profile(folder: Path, architecture: str) -> Path:
 
 @pytest.fixture(scope="module")
 def bundle(cli: Cli, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a bundle of a small aarch64 image for a site with such nodes, which lacks all that the kit has."""
+    """Return a bundle of a small aarch64 image for a site with aarch64 nodes and without any program of the kit."""
     folder = tmp_path_factory.mktemp("grace")
     (folder / "root/usr/bin").mkdir(parents=True)
     compiler = ["aarch64-linux-gnu-gcc", "-static", "-xc", "-", "-o", folder / "root/usr/bin/tool"]

@@ -56,7 +56,7 @@ def os_name(path: str = "/etc/os-release") -> Optional[str]:
 
 
 def page_size(architecture: str) -> Optional[int]:
-    """Return the bytes of a memory page; None on x86_64, where it is always 4096."""
+    """Return the size of a memory page in bytes; None on x86_64, where it is always 4096."""
     return None if architecture == "x86_64" else os.sysconf("SC_PAGE_SIZE")
 
 
