@@ -153,9 +153,7 @@ def join(bundles):
     for data in bundles:
         seal = sealed_file.read_tail(data[-sealed_file.TAIL :], len(data))
         manifest = sealed_file.read_manifest(data[seal.offset : -sealed_file.TAIL], seal)
-        image = oci.blob(sealed_file.image_manifest(manifest))
-        architecture = manifest.image.architecture
-        table.append(multiarch.OneOfSeveral(architecture, len(data), seal.sha256, image.digest, image.size))
+        table.append(multiarch.OneOfSeveral.of(manifest, seal, len(data)))
     several = multiarch.Several(manifest.name, manifest.version, table)
     return b"".join(data[: -len(END)] for data in bundles) + multiarch.ending(several)
 

@@ -21,9 +21,9 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from deployer.connected.bundle.architectures import MACHINES
 from deployer.connected.image import last_build
 from deployer.connected.image.definition.definition import Definition, load
+from deployer.contract.elf.machines import SUPPORTED
 from deployer.site.storage.space import human
 from deployer.system.trust.verify import opened, verify
 from tests.lab import Lab, LabError, foreign
@@ -109,7 +109,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="scripts/quickstart", description=__doc__)
     parser.add_argument("definition", nargs="?", default="digits-horovod", help="a folder of bundles/")
     text = "the processor of the lab's nodes (default: this machine's)"
-    parser.add_argument("--architecture", choices=MACHINES, help=text)
+    parser.add_argument("--architecture", choices=SUPPORTED, help=text)
     parser.add_argument("--down", action="store_true", help="remove what the quickstart started")
     args = parser.parse_args(argv)
     try:
@@ -130,7 +130,7 @@ def lab_of(machine: str | None) -> str:
 
 def down() -> int:
     """Stop the lab and, unless others use it, the engine; keep caches."""
-    for machine in MACHINES:
+    for machine in SUPPORTED:
         Lab(lab_of(machine)).down()
     # An engine that the caller names was never ours to stop.
     stopped = "DOCKER_HOST" not in os.environ and stop_engine()

@@ -80,9 +80,14 @@ def emulated(suite: str, packages: tuple[str, ...], name: str, machine: str) -> 
 
 
 def _tarball(suite: str, packages: tuple[str, ...], machine: str) -> Path:
+    return base.debian_tarball(_spec(suite, packages, machine), settings.from_host(None, None, os.environ), print)
+
+
+def _spec(suite: str, packages: tuple[str, ...], machine: str) -> Base:
+    # Not validated: no image is made of a suite that moves, but nodes are.
     spec = Base.model_construct(debian=suite, include=sorted(packages))
     spec._machine = machine
-    return base.debian_tarball(spec, settings.from_host(None, None, os.environ), print)
+    return spec
 
 
 @functools.cache  # mmdebstrap is asked for its version each time
@@ -91,9 +96,7 @@ def root(suite: str, packages: tuple[str, ...], name: str) -> Path:
 
     Raises LabError with apt's own words where the mirror has no such suite or package.
     """
-    # Not validated: no image is made of a suite that moves, but nodes are.
-    spec = Base.model_construct(debian=suite, include=sorted(packages))
-    spec._machine = os.uname().machine
+    spec = _spec(suite, packages, os.uname().machine)
 
     def make(target: Path) -> None:
         host = settings.from_host(None, None, os.environ)

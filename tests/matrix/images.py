@@ -123,14 +123,11 @@ def rootfs(image: Image) -> Path:
     suite = image.compiled_on or image.suite
     if EMULATED:
         base = roots.emulated(image.suite, packages, name, EMULATED)
+        compilers = roots.root(suite, roots.CROSS[EMULATED], f"gcc-{EMULATED}")
     else:
         base = roots.root(image.suite, packages, name)
-    if EMULATED:
-        compilers = roots.root(suite, roots.CROSS[EMULATED], f"gcc-{EMULATED}")
-    elif image.compiler == "gcc":
-        compilers = roots.root(suite, roots.GCC, "gcc")
-    else:
-        compilers = roots.root(suite, roots.WRAPPERS, "wrappers")
+        of_gcc = image.compiler == "gcc"
+        compilers = roots.root(suite, *((roots.GCC, "gcc") if of_gcc else (roots.WRAPPERS, "wrappers")))
     tree = None if image.built == "debian" else mpis.tree(image.built)
     binds = [mpi.prefix for mpi in mpis.HOSTS]
 

@@ -5,11 +5,9 @@ import os
 #: The kernel's name of the emulated processor; empty: this machine's own.
 EMULATED = os.environ.get("DEPLOYER_MATRIX_MACHINE", "")
 
-#: What an emulated node cannot show of itself, as a Neoverse-V2 (Grace) does: its processor, and user namespaces, which
-#: qemu cannot make for a Python that has threads.
+#: What an emulated node cannot show of itself, as a Neoverse-V2 (Grace) does: its processor.
 FACTS = {
     "aarch64": {
-        "user_namespaces": True,
         "node": {
             "cpu": {"model": "Neoverse-V2", "flags": ["fp", "asimd", "atomics", "asimdhp", "asimddp", "sve", "sve2"]}
         },

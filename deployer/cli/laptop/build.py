@@ -15,6 +15,7 @@ from deployer.connected.image.definition.definition import load
 from deployer.connected.image.wheelhouse.wheelhouse import Mode
 from deployer.connected.transfer.published import profile_of
 from deployer.contract.base.errors import UsageError
+from deployer.contract.elf.machines import SUPPORTED
 from deployer.system import terminal
 from deployer.system.files import read_bytes
 
@@ -92,9 +93,9 @@ def run(args: argparse.Namespace) -> None:
 
 def add_architecture(command: argparse.ArgumentParser, verb: str) -> None:
     """Add the option that chooses the processors."""
-    text = f"{verb} for this processor, {' or '.join(architectures.MACHINES)}; may be repeated (default: of the nodes "
+    text = f"{verb} for this processor, {' or '.join(SUPPORTED)}; may be repeated (default: of the nodes "
     text += "of --site, else those of the definition, else an archive's or image's own, and x86_64 for Debian)"
-    common.repeated(command, "--architecture", "MACHINE", text, choices=architectures.MACHINES)
+    common.repeated(command, "--architecture", "MACHINE", text, choices=SUPPORTED)
 
 
 def _show(built: BuildResult) -> None:

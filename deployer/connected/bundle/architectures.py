@@ -7,14 +7,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from deployer.connected.image.definition.definition import Definition
-from deployer.contract.elf.machines import AARCH64, X86_64
+from deployer.contract.elf.machines import SUPPORTED
 from deployer.system.trust import several_bundles
 
 if TYPE_CHECKING:  # slow to import, and unused without a site
     from deployer.connected.site_profile.profile import Profile
-
-#: The processors that images can be made for, with the kernel's names.
-MACHINES = (X86_64.kernel, AARCH64.kernel)
 
 
 def definitions(definition: Definition, asked: Sequence[str], profiles: "Sequence[Profile]") -> list[Definition]:
@@ -53,4 +50,4 @@ def _of_nodes(profile: "Profile") -> list[str]:
     """Return the known processors of the first partition, or of all partitions that the user has selected."""
     names = list(profile.partitions) if profile.left_out else list(profile.partitions)[:1]
     found = [profile.partition(name)[1].architecture for name in names] or [profile.architecture]
-    return [machine for machine in found if machine in MACHINES]
+    return [machine for machine in found if machine in SUPPORTED]

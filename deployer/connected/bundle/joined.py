@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from deployer.contract.base.errors import UsageError
-from deployer.contract.bundle import multiarch, oci, sealed_file
+from deployer.contract.bundle import multiarch
 from deployer.contract.bundle.multiarch import OneOfSeveral, Several
 from deployer.system import files
 from deployer.system.trust import verify
@@ -28,11 +28,10 @@ def join(bundles: Sequence[Path], output: Path) -> Several:
         if len(names) != 1 or len({*architectures}) != len(architectures):
             labels = ", ".join(f"{each.name}:{each.version} for {each.image.architecture}" for each in manifests)
             raise UsageError(f"one file cannot hold {labels}", "join one name and version, for different processors")
-        table = []
-        for stream, manifest, verification in zip(streams, manifests, begun, strict=True):
-            image = oci.blob(sealed_file.image_manifest(manifest))
-            size, digest = verify.size_of(stream), verification.seal.sha256
-            table.append(OneOfSeveral(manifest.image.architecture, size, digest, image.digest, image.size))
+        table = [
+            OneOfSeveral.of(each.manifest, each.seal, verify.size_of(stream))
+            for each, stream in zip(begun, streams, strict=True)
+        ]
         several = Several(*names.pop(), table)
         with files.errors_named(f"write {output}"), files.published(str(output)) as target:
             for stream, one in zip(streams, table, strict=True):

@@ -17,7 +17,7 @@ from deployer.contract.bundle.sshsig import Key
 from deployer.system import files, process
 from deployer.system.trust import several_bundles, signature
 from deployer.system.trust.signature import SSH_KEYGEN
-from deployer.system.trust.verify import read_seal, size_of, verify
+from deployer.system.trust.verify import read_seal, size_of, start_of, verify
 
 #: Environment variables that ssh-keygen needs to reach an agent or security key, or to ask for a passphrase.
 _ENVIRONMENT = ("SSH_AUTH_SOCK", "SSH_ASKPASS", "SSH_ASKPASS_REQUIRE", "SSH_SK_PROVIDER", "DISPLAY", "TERM")
@@ -131,8 +131,8 @@ def _journal(bundle: Path) -> Path:
 
 def _write_tail(stream: IO[bytes], tail: bytes) -> None:
     # The empty blocks at the end are there, or a file with several bundles lacks them.
-    start = getattr(stream, "start", 0) + size_of(stream) - sealed_file.TAIL
-    os.pwrite(stream.fileno(), tail[: -multiarch.END], start)
+    place = start_of(stream) + size_of(stream) - sealed_file.TAIL
+    os.pwrite(stream.fileno(), tail[: -multiarch.END], place)
     os.fsync(stream.fileno())
 
 

@@ -10,14 +10,12 @@ from deployer.connected.site_profile.staging import stagings
 from deployer.contract.base import placeholders
 from deployer.contract.base.errors import DeployerError, Refused, Unknown
 from deployer.contract.bundle.image_launcher import OF_ABI
-from deployer.contract.elf.machines import AARCH64, X86_64
+from deployer.contract.elf.machines import SUPPORTED
 from deployer.contract.site import plan as plans
 from deployer.contract.site import runtime_table
 
 #: The MPI whose ranks need no common user namespace.
 _STARTS_ALONE = "intel"
-#: The processors for which the kit exists, by the kernel's names.
-KIT_MACHINES = (X86_64.kernel, AARCH64.kernel)
 #: What jobs request as a partition has it.
 _SAME = ("queue", "qos", "cluster", "constraint", "account_suffix", "parallel_environment")
 
@@ -300,7 +298,7 @@ def _there(partition: Partition, runtime: str) -> bool:
 
 def runs_kit(partition: Partition) -> bool:
     """Return whether a kit may exist for a partition's nodes."""
-    return partition.architecture in (None, *KIT_MACHINES)
+    return partition.architecture in (None, *SUPPORTED)
 
 
 def needs_namespaces(partition: Partition, runtime: str) -> bool:

@@ -14,8 +14,8 @@ from deployer.contract.base.errors import IntegrityError
 from deployer.contract.base.tarformat import BLOCK
 from deployer.contract.bundle import manifest as manifests
 from deployer.contract.bundle import oci, sealed_file
-from deployer.contract.bundle.manifest import BundleMember
-from deployer.contract.bundle.sealed_file import TAIL
+from deployer.contract.bundle.manifest import BundleMember, Manifest
+from deployer.contract.bundle.sealed_file import TAIL, Seal
 from deployer.contract.elf import machines
 
 SCHEMA = "architectures"
@@ -42,6 +42,12 @@ class OneOfSeveral(NamedTuple):
     sha256: str
     manifest_digest: str
     manifest_size: int
+
+    @staticmethod
+    def of(manifest: Manifest, seal: Seal, size: int) -> "OneOfSeveral":
+        """Return what the table states about a bundle of ``size`` bytes."""
+        image = oci.blob(sealed_file.image_manifest(manifest))
+        return OneOfSeveral(manifest.image.architecture, size, seal.sha256, image.digest, image.size)
 
     @property
     def machine(self) -> str:

@@ -40,6 +40,8 @@ BY_NUMBER: Dict[int, Processor] = {each.number: each for each in ALL}
 BY_KERNEL: Dict[str, Processor] = {each.kernel: each for each in ALL}
 BY_OCI: Dict[str, Processor] = {each.oci: each for each in ALL}
 
+#: The kernel's names of the architectures that images and the kit can be made for.
+SUPPORTED = (X86_64.kernel, AARCH64.kernel)
 #: Architectures whose Linux also runs programs of another one.
 ALSO_RUNS = {X86_64: I386, AARCH64: ARM}
 

@@ -5,7 +5,7 @@ import os
 from typing import IO, Optional, Tuple
 
 from deployer.contract.base.errors import IntegrityError, UsageError
-from deployer.contract.bundle import multiarch, oci, sealed_file
+from deployer.contract.bundle import multiarch
 from deployer.contract.bundle.manifest import Manifest
 from deployer.contract.bundle.multiarch import OneOfSeveral, Several
 from deployer.contract.bundle.sealed_file import TAIL, Seal
@@ -36,8 +36,7 @@ class BundlePart(io.BufferedReader):
 
     def check(self, seal: Seal, manifest: Manifest) -> None:
         """Raise IntegrityError unless the bundle is the one that the table states."""
-        image = oci.blob(sealed_file.image_manifest(manifest))
-        one = OneOfSeveral(manifest.image.architecture, self.size, seal.sha256, image.digest, image.size)
+        one = OneOfSeveral.of(manifest, seal, self.size)
         if (one, manifest.name, manifest.version) != (self._one, self._several.name, self._several.version):
             raise IntegrityError(f"the bundle for {self._one.machine} is not the one that the table states")
 

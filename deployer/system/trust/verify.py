@@ -81,7 +81,7 @@ class Verification:
     ) -> None:
         #: Who signed it.
         self.trust = whose
-        self._descriptor, self._start = stream.fileno(), getattr(stream, "start", 0)
+        self._descriptor, self._start = stream.fileno(), start_of(stream)
         self._path = path
         self.seal = seal
         self.digest = seal.digest
@@ -186,6 +186,11 @@ def read_seal(stream: IO[bytes], path: str) -> Seal:
 def size_of(stream: IO[bytes]) -> int:
     """Return the bytes of an open bundle, also of one of several in a file."""
     return stream.size if isinstance(stream, several_bundles.BundlePart) else os.fstat(stream.fileno()).st_size
+
+
+def start_of(stream: IO[bytes]) -> int:
+    """Return where an open bundle starts in its file, which may have several."""
+    return stream.start if isinstance(stream, several_bundles.BundlePart) else 0
 
 
 def read_manifest_block(stream: IO[bytes], seal: Seal) -> bytes:

@@ -20,10 +20,10 @@ from deployer.connected.image.definition import settings
 from deployer.connected.image.definition.settings import BuildSettings
 from deployer.connected.rootfs.entries import FileContent
 from deployer.connected.site_profile.model import Profile
-from deployer.connected.site_profile.plan import KIT_MACHINES, runs_kit
+from deployer.connected.site_profile.plan import runs_kit
 from deployer.contract.base.errors import IntegrityError, JobFailed, MissingTool, TransferError
 from deployer.contract.bundle.manifest import KIT_PREFIX
-from deployer.contract.elf.machines import HEADER_SIZE, X86_64, Processor, of_elf
+from deployer.contract.elf.machines import HEADER_SIZE, SUPPORTED, X86_64, Processor, of_elf
 from deployer.contract.site.plan import CHARLIECLOUD_KIT, SQUASHFS, Plan
 from deployer.system import terminal
 
@@ -128,7 +128,7 @@ def members(name: str, machine: str, say: Say) -> dict[str, Path]:
             f"the kit's {name} can only be made on Linux", f"pack on Linux, {PARTS[name].recipe.leave_out}"
         )
     part = PARTS[name]
-    if machine not in KIT_MACHINES:
+    if machine not in SUPPORTED:
         raise MissingTool(f"the kit's {name} does not exist for {machine}", part.recipe.leave_out)
     folder = caches.KIT.folder / part.recipe.key(machine)
     if not folder.is_dir():

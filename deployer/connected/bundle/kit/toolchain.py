@@ -1,14 +1,12 @@
 """The C compiler for the processor of a site: this machine's own, or Debian's cross compiler."""
 
 import logging
-import os
 import re
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from deployer.connected.ground import engine
+from deployer.connected.ground import engine, this_machine
 from deployer.contract.base.errors import JobFailed
 from deployer.contract.elf.machines import BY_KERNEL
 from deployer.system import process
@@ -32,7 +30,7 @@ class Toolchain(NamedTuple):
     @property
     def is_cross(self) -> bool:
         """Whether programs for the processor are foreign here, and run only under emulation."""
-        return sys.platform != "linux" or os.uname().machine != self.machine
+        return not this_machine.is_linux() or this_machine.machine() != self.machine
 
     @property
     def prefix(self) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 from deployer.connected.bundle.kit import fetch
 from deployer.connected.bundle.kit.recipe import Recipe
 from deployer.connected.bundle.kit.toolchain import Toolchain
+from deployer.connected.ground import this_machine
 from deployer.connected.image.definition.settings import BuildSettings
 from deployer.contract.base.errors import DeployerError, JobFailed
 from deployer.contract.base.shell import quoted
@@ -96,7 +97,7 @@ def check_root(proot: Path, work: Path) -> str:
     root.mkdir()
     (root / "canary").write_text("own\n")
     compiler = ["gcc", "-static", "-O1", "-o", str(root / "test"), str(RECIPE.folder / "own_root.c")]
-    process.run(compiler, 60, hint=RECIPE.tools(os.uname().machine).hint)
+    process.run(compiler, 60, hint=RECIPE.tools(this_machine.machine()).hint)
     argv = [str(proot), "-k", os.uname().release, "-r", str(root), "-w", "/", "/test", "/canary"]
     try:
         done = process.run(argv, 60, {**process.base_environment(), "PROOT_TMP_DIR": str(work)}, check=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -81,7 +80,7 @@ def _ch_run(tell: Callable[[str], None]) -> Path:
     from deployer.connected.bundle import kit
 
     here = shutil.which("ch-run")
-    machine = os.uname().machine
+    machine = this_machine.machine()
     folder = caches.KIT.folder / kit.PARTS["charliecloud"].recipe.key(machine)
     if here and not folder.is_dir():
         return Path(here)

@@ -15,9 +15,9 @@ from deployer.connected.bundle.kit import charliecloud, fetch, recipe, squashfs,
 from deployer.connected.bundle.kit.toolchain import Toolchain
 from deployer.connected.image.definition.settings import BuildSettings
 from deployer.connected.rootfs.entries import InMemory
-from deployer.connected.site_profile.plan import KIT_MACHINES
 from deployer.connected.site_profile.profile import Profile, load
 from deployer.contract.base.errors import IntegrityError, JobFailed, MissingTool, TransferError
+from deployer.contract.elf.machines import SUPPORTED
 from deployer.system import terminal
 from tests import running
 
@@ -67,8 +67,8 @@ def test_a_processor_without_a_kit_gets_one_line(name: str) -> None:
 def test_each_package_is_pinned_for_each_processor(made: recipe.Recipe) -> None:
     for name, pin in made.pins().items():
         if "files" in pin:
-            files = {machine: made.package(name, machine) for machine in KIT_MACHINES}
-            assert len({file["sha256"] for file in files.values()}) == len(KIT_MACHINES)
+            files = {machine: made.package(name, machine) for machine in SUPPORTED}
+            assert len({file["sha256"] for file in files.values()}) == len(SUPPORTED)
             assert files["aarch64"]["file"] == files["x86_64"]["file"].replace("_amd64.deb", "_arm64.deb")
 
 
