@@ -28,6 +28,7 @@ from tests.lab import (
     bench_again,
     bench_delta,
     bench_journey,
+    bench_network,
     bench_overhead,
     bench_pack,
     bench_ping,
@@ -208,6 +209,7 @@ def main() -> None:
     command = verbs.add_parser("ping")
     command.set_defaults(run=bench_ping.measure)
     command.add_argument("--lab", default="bench-ping", help="the lab to make, and to remove at the end")
+    bench_network.add_parser(verbs)
     bench_overhead.add_parser(verbs)
     bench_rehearse.add_parser(verbs)
     bench_published.add_parser(verbs)

@@ -11,6 +11,7 @@ from deployer.contract.base.dialogue import ANNOUNCE, ANSWER, CALLER, TOKEN
 from deployer.contract.base.errors import EXIT_INTERRUPTED, JobFailed, UsageError
 from deployer.contract.base.shell import quoted
 from deployer.contract.bundle.job import check_time
+from deployer.contract.rules.findings import ACCEPTABLE
 from deployer.contract.site.plan import LAUNCHES, STAGINGS
 from deployer.contract.site.runtime_table import SUPPORTED
 from deployer.site.jobs import ending, jobs, overview
@@ -34,6 +35,8 @@ def add_parsers(subparsers: Any) -> None:
     add_job_options(parser)
     common.add(parser, "--plan", "SITE", "use this plan, if the bundle has several")
     common.flag(parser, "--force", "submit it even if check predicts that it will not run")
+    text = "do not stop the job for this finding; may be repeated"
+    parser.add_argument("--accept", action="append", default=[], choices=ACCEPTABLE, help=text)
     common.flag(parser, "--dry-run", "print the batch script and submit nothing")
     common.flag(parser, "--wait", "wait until the job ends; exit 1 if it failed")
     # For push, whose process has just checked all files of the image. It is part of the protocol between versions:

@@ -53,7 +53,7 @@ _OF_RANKS = (
     "deployer/system/file_identity.py",
     "deployer/site/rank/mpi.py",
     "deployer/site/rank/probe.py",
-    "deployer/site/rank/allreduce.py",
+    "deployer/site/rank/speed.py",
 )
 #: The module that Python runs first.
 _MAIN = "cli/site/__main__.py"

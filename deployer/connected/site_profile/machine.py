@@ -8,6 +8,7 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from deployer.connected.ground.yaml_model import KeyPath, Model, Problems, form
 from deployer.connected.site_profile import forms
+from deployer.contract.site import speed
 
 #: Runtime options for which a profile has its own keys, with or without a value; ``--`` would end the options.
 _OURS = re.compile(
@@ -92,6 +93,44 @@ class Fabric(Model):
     source: FactSource | None = None
 
 
+class LinkSpeed(Model):
+    """The speed of the connection between two nodes that nothing else uses.
+
+    Attributes:
+        latency_us: microseconds for 8 bytes in one direction: ``1.9``.
+        bandwidth_mb_s: 10^6 bytes per second for messages of 4 MiB: ``23900``.
+    """
+
+    latency_us: Annotated[float, Field(gt=0)]
+    bandwidth_mb_s: Annotated[float, Field(gt=0)]
+
+
+class ExpectedSpeeds(Model):
+    """The expected speed, by what the ranks send through.
+
+    Attributes:
+        mpi: the site's MPI.
+        tcp: TCP, for jobs without MPI.
+    """
+
+    mpi: LinkSpeed | None = None
+    tcp: LinkSpeed | None = None
+
+
+class NodeNetwork(Model):
+    """The speed of the network between nodes, which jobs on several nodes are compared with.
+
+    Attributes:
+        expected: the speed without a container; `doctor` on the site measures it.
+        limit: the part of it below which a job stops: ``0.5``.
+        source: where these facts come from.
+    """
+
+    expected: ExpectedSpeeds
+    limit: Annotated[float, Field(gt=0, le=1)] = speed.LIMIT
+    source: FactSource
+
+
 class Driver(Model):
     """The driver of the GPUs.
 
@@ -150,6 +189,7 @@ class Machine(Model):
         runtimes: container runtimes on the machine, by name: ``apptainer``.
         launchers: programs that start ranks: ``[srun, mpiexec.hydra]``.
         fabric: the network for MPI.
+        network: its speed.
         devices: devices that a job needs and that a runtime does not show by itself, as paths or CDI names:
             ``/dev/kfd``.
         driver: the driver of the GPUs.
@@ -170,6 +210,7 @@ class Machine(Model):
     runtimes: dict[forms.RuntimeName, SiteRuntime] = {}
     launchers: list[str] = []
     fabric: Fabric | None = None
+    network: NodeNetwork | None = None
     devices: list[forms.Device] = []
     driver: Driver | None = None
     filesystems: dict[forms.Absolute, Filesystem] = {}

@@ -13,6 +13,7 @@ from deployer.contract.bundle.image_launcher import OF_ABI
 from deployer.contract.elf.machines import SUPPORTED
 from deployer.contract.site import plan as plans
 from deployer.contract.site import runtime_table
+from deployer.contract.site.speed import ExpectedNetwork, Speed
 
 #: The MPI whose ranks need no common user namespace.
 _STARTS_ALONE = "intel"
@@ -96,8 +97,19 @@ def make_plan(profile: Profile, bundle: str, abis: Sequence[str] = (), partition
         devices=tuple(chosen.devices),
         launch=plans.INSIDE if inside else plans.OUTSIDE,
         inside=_inside(profile, name, chosen, own, launcher) if launcher and own and not inside else None,
+        network=_network(chosen),
         **_gpus(chosen),
     )
+
+
+def _network(partition: Partition) -> ExpectedNetwork | None:
+    """Return the speed that jobs of a partition are compared with; None if it is unknown."""
+    own, fabric = partition.network, partition.fabric
+    if own is None:
+        return None
+    mpi, tcp = (Speed(*each.model_dump().values()) if each else None for each in (own.expected.mpi, own.expected.tcp))
+    fast = fabric.kind if fabric and fabric.kind != "ethernet" else None
+    return ExpectedNetwork(mpi, tcp, own.limit, "the profile", fast)
 
 
 def _most_nodes(profile: Profile, name: str, partition: Partition) -> int | None:

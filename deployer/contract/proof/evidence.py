@@ -28,6 +28,7 @@ from deployer.contract.rules.verdict import Checked
 from deployer.contract.site import links as linked
 from deployer.contract.site.network import NodeAddress
 from deployer.contract.site.plan import HostMpi
+from deployer.contract.site.speed import ExpectedNetwork
 
 _T = TypeVar("_T")
 _LAUNCH = "job"
@@ -75,6 +76,8 @@ class Launch(NamedTuple):
         folder_links: the links in the job's folder, in the same form.
         workdir: the folder below the job's folder in which the command starts; empty: somewhere else.
         workers: training processes per rank, because torchrun starts several.
+        network: the expected speed of the network between the nodes; None: unknown.
+        accept: codes of findings to treat as warnings.
     """
 
     job: str
@@ -110,6 +113,8 @@ class Launch(NamedTuple):
     folder_links: Mapping[str, str] = {}
     workdir: str = ""
     workers: int = 1
+    network: Optional[ExpectedNetwork] = None
+    accept: Sequence[str] = ()
 
     @property
     def ranks(self) -> int:
@@ -158,8 +163,9 @@ class NetworkRecord(NamedTuple):
         host: its name.
         reason: why it could not connect to the first node, or None.
         peers: the nodes that connected to the first node; None in the records of other nodes.
-        nanoseconds: the median round-trip time of a byte to the first node; None in the first node's record.
-        bytes_per_second: the bandwidth of a connection to the first node; None likewise.
+        nanoseconds: half of the shortest round trip of a byte to the first node; None in the first node's record.
+        bytes_per_second: the bandwidth to the first node; None likewise.
+        bytes_per_second_back: the bandwidth from it; None likewise.
     """
 
     host: str
@@ -167,6 +173,7 @@ class NetworkRecord(NamedTuple):
     peers: Optional[Tuple[str, ...]] = None
     nanoseconds: Optional[int] = None
     bytes_per_second: Optional[int] = None
+    bytes_per_second_back: Optional[int] = None
 
 
 class ProbeRecord(NamedTuple):

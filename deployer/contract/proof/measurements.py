@@ -73,6 +73,24 @@ class Allreduce(NamedTuple):
         }
 
 
+class Link(NamedTuple):
+    """The connection from this rank's node to the next one of the job, measured by the first rank of each node.
+
+    Attributes:
+        peer: the rank on the next node.
+        nanoseconds: half of the shortest round trip of 8 bytes.
+        bytes: the size of the largest message; less than 4 MiB if there was no time for more.
+        bytes_per_second: that size divided by its shortest time, to the other node.
+        bytes_per_second_back: the same, from it.
+    """
+
+    peer: int
+    nanoseconds: int
+    bytes: int
+    bytes_per_second: int
+    bytes_per_second_back: int
+
+
 class GpuMeasurement(NamedTuple):
     """A node's GPUs as CUDA sees them in the container.
 
@@ -98,6 +116,7 @@ class Measures(NamedTuple):
         gpu: the node's GPUs; None: not measured.
         shm: bytes that were free in /dev/shm before MPI started; None: not measured.
         limits: the limits of its processes by their names in ``LIMITS``; those without a limit are left out.
+        link: the connection to the next node; None: this rank measured none.
     """
 
     memlock: Optional[int]
@@ -105,6 +124,7 @@ class Measures(NamedTuple):
     gpu: Optional[GpuMeasurement] = None
     shm: Optional[int] = None
     limits: Mapping[str, int] = {}
+    link: Optional[Link] = None
 
 
 def explain(free: Optional[int], ranks_per_node: int, sure: bool = False) -> Iterator[Noted]:
@@ -147,7 +167,7 @@ def judge(measures: Measures, expects: Sequence[str], provider: Optional[str]) -
 
 def shown(measures: Optional[Measures]) -> Record:
     """Return a rank's measurements for result.json; GPUs are shown only for the rank that measured them."""
-    memlock, allreduce, gpu, shm, _ = measures or Measures(None)
+    memlock, allreduce, gpu, shm, _, _ = measures or Measures(None)
     return {
         "memlock": memlock,
         "shm": shm,

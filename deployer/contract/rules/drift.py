@@ -15,7 +15,7 @@ CHANGED, GONE, NEW = "changed", "gone", "new"
 #: Fields at the top of a profile that apply to the nodes of all partitions, unless a partition overrides them.
 SHARED = (
     "architecture", "os", "kernel", "page_size", "glibc", "libzstd", "pythons", "user_namespaces", "fuse", "runtimes",
-    "launchers", "fabric", "devices", "driver", "filesystems", "files", "links",
+    "launchers", "fabric", "network", "devices", "driver", "filesystems", "files", "links",
 )  # fmt: skip
 #: Fields that are decisions or name the source of facts. They are not facts of the site.
 _NO_FACTS = (
@@ -83,6 +83,7 @@ _MEANINGS = (
     (r"(^|\.)driver(\.|$)", WARNING, "the GPU's driver was replaced: check bundles again and make new plans"),
     (r"(^|\.)devices$", WARNING, "jobs see other devices of the nodes: make new plans"),
     (r"(^|\.)fabric(\.|$)", WARNING, "the network looks different, or jobs may fall back to TCP: make new plans"),
+    (r"(^|\.)network(\.|$)", WARNING, "jobs on several nodes are compared with another speed: make new plans"),
     (r"(^|\.)(files|links)(\.|$)", WARNING, "a system library that jobs may get has changed: make new plans"),
     (r"(^|\.)glibc$", WARNING, "libraries that are bound into images may need this C library: check bundles again"),
     (r"(^|\.)page_size$", WARNING, "programs may not support the pages of this kernel: check bundles again"),

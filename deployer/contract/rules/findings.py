@@ -72,6 +72,8 @@ class Rule(NamedTuple):
 
 _error, _warning, _note = (functools.partial(Rule, severity) for severity in (ERROR, WARNING, NOTE))
 CAPTURE_NODE = "python3 deployer.pyz capture --node"
+#: The codes that `run --accept` turns into warnings.
+ACCEPTABLE = ("network.slow",)
 #: The codes for requests that a batch system refuses.
 REQUESTS = ("queue.account", "queue.feature", "queue.nodes", "queue.partition", "queue.policy", "queue.time")
 
@@ -234,6 +236,11 @@ RULES: Dict[str, Rule] = {
         "MPI_Allreduce returned a wrong result: {wrong}",
         "MPI library, launcher and fabric do not match: try FI_PROVIDER=tcp in the profile's environment to test the "
         "fabric",
+    ),
+    "network.slow": _error(
+        "the network from {start} to {end} is slow: {measured} (4 MiB and 8 bytes), less than {limit:g} of the "
+        "expected {expected}; {cause}",
+        "{remedy}; to run on this network, --accept network.slow",
     ),
     "limits.shm": _error(
         "{folder} of its node had {free} bytes free; the node's {ranks} ranks send messages to each other through it",

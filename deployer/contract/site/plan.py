@@ -12,6 +12,7 @@ from deployer.contract.base.json_records import Fields, Record
 from deployer.contract.rules import hostfiles
 from deployer.contract.rules.hostfiles import HostFile
 from deployer.contract.rules.verdict import Checked
+from deployer.contract.site.speed import ExpectedNetwork
 
 SCHEMA = "plan"
 
@@ -310,6 +311,7 @@ class Plan(NamedTuple):
         launch: OUTSIDE or INSIDE.
         inside: the changes if the user chooses INSIDE; None if ``launch`` is INSIDE, or if the image's MPI family is
             unknown.
+        network: the expected speed of the network between nodes; None: unknown.
     """
 
     site: str
@@ -343,6 +345,7 @@ class Plan(NamedTuple):
     gpu_places: Tuple[GpuPlace, ...] = ()
     launch: str = OUTSIDE
     inside: Optional[InsideWay] = None
+    network: Optional[ExpectedNetwork] = None
 
     def started_inside(self) -> "Optional[Plan]":
         """Return the plan with the image's own MPI and launcher, in one container per node; None if there is none.

@@ -16,14 +16,15 @@ from deployer.contract.base.json_records import Fields, Record
 from deployer.contract.base.text import counted
 from deployer.contract.bundle.job import Job
 from deployer.contract.rules.findings import errors
-from deployer.contract.site.plan import Plan
+from deployer.contract.site.plan import NATIVE, NO_MPI, Plan
+from deployer.contract.site.speed import Speed
 from deployer.site.doctor import payload
 from deployer.site.doctor.climb import Ground, Skipped
 from deployer.site.jobs import jobs, result
 from deployer.site.jobs.schedulers.interface import JobState
 from deployer.site.run import run
 from deployer.site.run.prepare.request import RunRequest
-from deployer.site.storage import packages
+from deployer.site.storage import packages, speeds
 from deployer.site.storage.store import InstalledImage
 
 #: A job's own time limit; most of it is for importing TensorFlow from a cold file system.
@@ -31,7 +32,7 @@ _TIME = "00:10:00"
 #: Initial and maximum number of seconds between two queries of the scheduler.
 _FIRST, _LAST = 1.0, 10.0
 #: The codes of findings that belong to rungs above the MPI rung.
-_FABRIC = ("mpi.provider", "limits.memlock")
+_FABRIC = ("mpi.provider", "limits.memlock", "network.slow")
 #: Lines of a job's log from the launcher or deployer.
 _NOT_THE_PAYLOAD = re.compile(r"\s*$|(srun|slurmstepd|deployer|hint): ")
 _TRAINING = ("payload.failed", "payload.result", "itex.inactive", "gpu.unusable")
@@ -53,7 +54,7 @@ def two_nodes(ground: Ground) -> str:
 
 
 def fabric(ground: Ground) -> str:
-    """Report which network the two nodes used, and its speed."""
+    """Report which network the two nodes used, and its speed, which is kept for later jobs if no container was used."""
     _, plan = _known(ground)
     fields = _result(ground, _FABRIC)
     ranks = fields.items("ranks")
@@ -62,7 +63,24 @@ def fabric(ground: Ground) -> str:
         what = used + (", as the plan asks" if plan.environment.get("FI_PROVIDER") else "; the plan asks for none")
     else:
         what = "%s does not say which network it uses" % (plan.mpi.family if plan.mpi else "the image's MPI")
-    return f"{what}; {_speed(fields)}"
+    return f"{what}; {_speed(fields)}{_without_container(ground, plan)}"
+
+
+def _without_container(ground: Ground, plan: Plan) -> str:
+    """Measure and keep the speed between two nodes without a container; return it in words."""
+    native = any(option.runtime == NATIVE for option in plan.start_options)
+    if _most(ground) < 2 or (plan.abi != NO_MPI and not (native and plan.mpi)):
+        return ""
+    way, fields = "tcp", ground.results[2]  # jobs without MPI measure it on the hosts
+    if plan.abi != NO_MPI:
+        way, fields = "mpi", _job(ground, 2, 1, NATIVE)
+    network = fields.record.get("network") or {}
+    if not network:
+        return "; without a container, no speed was measured"
+    measured = {key: network[key] for key in Speed._fields}
+    path = speeds.write(ground.store, plan.site, plan.partition, way, measured)
+    shown = "{latency_us:g} us, {bandwidth_mb_s:g} MB/s".format(**measured)
+    return f"; without a container: {shown}; kept in {path}, which later jobs are compared with"
 
 
 def horovod(ground: Ground) -> str:
@@ -98,15 +116,15 @@ def _result(ground: Ground, codes: Collection[str]) -> Fields:
 # --- the jobs ---
 
 
-def _job(ground: Ground, nodes: int, ranks_per_node: int) -> Fields:
+def _job(ground: Ground, nodes: int, ranks_per_node: int, runtime: Optional[str] = None) -> Fields:
     """Run a job and return its result.json. Raises Skipped if no job is submitted."""
     installed, plan = _known(ground)
-    python = installed.manifest().image.python
+    python = installed.manifest().image.python if runtime is None else plan.python[0]
     command = [python or "python3", "-c", "pass"]
-    if nodes == _most(ground) and packages.folder(installed, "horovod", plan.abi):
+    if runtime is None and nodes == _most(ground) and packages.folder(installed, "horovod", plan.abi):
         command = ["python3", "-c", payload.SOURCE]  # the Python that PATH finds, with its packages
     job = Job("doctor", command, nodes, ranks_per_node, threads=1, time=_TIME)
-    folder = run.prepare(ground.store, RunRequest(installed.receipt.label, plan=plan.site), job)
+    folder = run.prepare(ground.store, RunRequest(installed.receipt.label, plan=plan.site, runtime=runtime), job)
     if python is None:  # prepare() has made the checks of `run`: the site's MPI may have been replaced
         shutil.rmtree(folder, ignore_errors=True)
         raise Skipped("the image has no Python, so its ranks can prove nothing; doctor NAME tests with another image")
@@ -119,7 +137,9 @@ def _job(ground: Ground, nodes: int, ranks_per_node: int) -> Fields:
         with suppress(DeployerError):  # the first error is the one to report
             jobs.cancel(folder)
         raise
-    fields = ground.results[nodes] = _read(folder, state)
+    fields = _read(folder, state)
+    if runtime is None:
+        ground.results[nodes] = fields
     if not errors(result.findings(fields)):
         shutil.rmtree(folder, ignore_errors=True)
     return fields
@@ -177,6 +197,9 @@ def _world(fields: Fields, ranks: int) -> str:
 
 
 def _speed(fields: Fields) -> str:
+    network = fields.record.get("network")
+    if isinstance(network, dict):
+        return "{latency_us:g} us and {bandwidth_mb_s:g} MB/s between the nodes".format(**network)
     figures = [rank.record.get("allreduce") for rank in fields.items("ranks")]
     known = [each for each in figures if isinstance(each, dict)]
     if len(known) < 2:  # a single rank is always fast

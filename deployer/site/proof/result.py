@@ -24,6 +24,7 @@ from deployer.contract.proof.evidence import (
 )
 from deployer.contract.proof.payload import MappedLibrary, PayloadRecord
 from deployer.contract.rules.findings import ERROR, WARNING, Finding, drifted, errors, finding
+from deployer.contract.site import speed
 from deployer.contract.site.network import common
 from deployer.contract.site.plan import CANARY, CANARY_TEXT, NATIVE
 from deployer.site.proof import causes, memory, nodes, rank_record
@@ -116,7 +117,7 @@ def assemble(launch: Launch, evidence: Evidence, outcome: StepOutcome, steps: Se
     ``job.unfinished``: this record remains if the job is killed before it can write its end.
     """
     job = _Job(launch, evidence, outcome)
-    findings = job.findings()
+    findings = [_accepted(item, launch.accept) for item in job.findings()]
     exit_code = job.exit_code(bool(errors(findings)))
     if any(item.outside for item in evidence.payloads):
         findings.append(finding("proof.outside", WHOLE_JOB))
@@ -152,10 +153,14 @@ def assemble(launch: Launch, evidence: Evidence, outcome: StepOutcome, steps: Se
             "check": _check(launch),
             "findings": [item.record() for item in findings],
             "ranks": job.ranks(),
-            "network": _measured(evidence.networks),
+            "network": speed.shown(job.connections, launch.network),
             "payload": evidence.payload,
         },
     )
+
+
+def _accepted(item: Finding, codes: Sequence[str]) -> Finding:
+    return item._replace(severity=WARNING) if item.code in codes else item
 
 
 def _decided(launch: Launch) -> Iterator[Finding]:
@@ -182,20 +187,6 @@ def _check(launch: Launch) -> Optional[Record]:
     }
 
 
-def _measured(networks: Sequence[NetworkRecord]) -> Optional[Record]:
-    """Return the measurements of the nodes of a job without MPI; None if there are none."""
-    measured = [item for item in networks if item.bytes_per_second is not None]
-    if not measured:
-        return None
-    slowest = min(measured, key=lambda item: item.bytes_per_second or 0)
-    return {
-        "nodes": len(measured) + 1,
-        "latency_us": round(max(item.nanoseconds or 0 for item in measured) / 1e3, 1),
-        "bandwidth_mb_s": round((slowest.bytes_per_second or 0) / 1e6, 1),
-        "slowest": slowest.host,
-    }
-
-
 class _Job:
     """A job after a step: the request, the evidence, and how the step ended."""
 
@@ -209,6 +200,8 @@ class _Job:
         self.provider = next((probe.provider for probe in self.probes if probe.provider), None)
         #: Whether the payload is expected to load an MPI library.
         self.expects_mpi = launch.mpi is not None or any(probe.library for probe in self.probes)
+        #: The measured connections between nodes.
+        self.connections = list(_connections(self.probes, evidence.networks))
         #: The identity of the MPI library, by host.
         self.identities = {node.host: node.identity for node in evidence.hosts}
         failed = [item for item in evidence.payloads if item.exit_code or item.signal]
@@ -354,7 +347,20 @@ class _Job:
             findings.append(self._finding("net.count", met=len(met) + 1, asked=launch.nodes))
         if outcome.step == NETWORK and outcome.exit_code != 0 and not findings:
             findings.append(self._finding("net.failed", exit=outcome.exit_code))
-        return findings
+        return [*findings, *self._speed()]
+
+    def _speed(self) -> Iterator[Finding]:
+        """Yield the finding about a network between the nodes that is too slow."""
+        launch, way = self.launch, "TCP"
+        expected = launch.network and (launch.network.tcp if launch.without_mpi else launch.network.mpi)
+        if not launch.without_mpi:
+            name = launch.mpi.family if launch.mpi else "the image's MPI"
+            way = f"{name} with libfabric's provider {self.provider}" if self.provider else name
+        if expected and launch.network:
+            limit = launch.network.limit
+            values = speed.judge(self.connections, expected, limit, way, launch.network.fast or launch.fast)
+            if values:
+                yield self._finding("network.slow", **values)
 
     def _roots(self) -> List[Finding]:
         launch, outcome, roots = self.launch, self.outcome, self.evidence.roots
@@ -386,6 +392,8 @@ class _Job:
             code = "net.world" if launch.without_mpi else "mpi.singletons" if sizes == [1] else "mpi.world-size"
             size = " or ".join([*map(str, sizes[:-1]), counted(sizes[-1], "rank")])
             yield self._finding(code, size=size, asked=launch.ranks, count=count)
+        if not launch.without_mpi:
+            yield from self._speed()
         by_host: Dict[str, _Ranks] = {}
         for probe in self.probes:
             by_host.setdefault(probe.host, []).append((probe.task, parse_cpus(probe.cpus)))
@@ -569,6 +577,21 @@ class _Job:
             "exit_code": payload.exit_code if payload else None,
             "signal": payload.signal if payload else None,
         }
+
+
+def _connections(probes: Sequence[ProbeRecord], networks: Sequence[NetworkRecord]) -> Iterator[speed.Connection]:
+    """Yield the connections that ranks measured through MPI, and those that nodes measured without."""
+    hosts = {probe.rank: probe.host for probe in probes}
+    for probe in probes:
+        link = probe.measures and probe.measures.link
+        if link and link.peer in hosts:
+            there, back = link.bytes_per_second, link.bytes_per_second_back
+            yield from speed.of_link(probe.host, hosts[link.peer], link.nanoseconds, there, back)
+    first = next((item.host for item in networks if item.peers is not None), "the first node")
+    for item in networks:
+        if item.bytes_per_second is not None:
+            back = item.bytes_per_second if item.bytes_per_second_back is None else item.bytes_per_second_back
+            yield from speed.of_link(item.host, first, item.nanoseconds or 0, item.bytes_per_second, back)
 
 
 def _from_outside(payload: PayloadRecord) -> Optional[ProbeRecord]:

@@ -11,6 +11,7 @@ It is rejected and learns nothing (HMAC-SHA256 of random numbers from both sides
     proof "first", number of bytes to send       ->
     a byte for each of 5                         <->       5 times a byte, then the bytes
     a byte: all have arrived                     ->
+    the same number of bytes                     ->
 """
 
 import hashlib
@@ -187,13 +188,9 @@ def _measure(connection: socket.socket, proof: bytes, size: int) -> None:
     connection.sendall(proof + struct.pack("!Q", size))
     for _ in range(_PINGS):
         connection.sendall(_exactly(connection, 1))
-    left = size
-    while left:
-        taken = len(connection.recv(min(left, 1 << 20)))
-        if not taken:
-            raise OSError("the connection was closed")
-        left -= taken
+    _discard(connection, size)
     connection.sendall(b"!")
+    _send(connection, size)
     with suppress(socket.timeout, ConnectionError):
         connection.recv(1)  # the other side must close first: otherwise the kernel blocks this port for some programs
 
@@ -221,12 +218,16 @@ def _visit(place: _Place, out: str, record: NetworkRecord) -> NetworkRecord:
             _exactly(connection, 1)
             times.append(time.perf_counter() - begun)
         begun = time.perf_counter()
-        piece = bytes(1 << 20)
-        for start in range(0, size, len(piece)):
-            connection.sendall(piece[: size - start])
+        _send(connection, size)
         _exactly(connection, 1)
-        passed = max(time.perf_counter() - begun, 1e-9)
-    return record._replace(nanoseconds=int(sorted(times)[_PINGS // 2] * 1e9), bytes_per_second=int(size / passed))
+        arrived = time.perf_counter()
+        _discard(connection, size)
+        there, back = (max(seconds, 1e-9) for seconds in (arrived - begun, time.perf_counter() - arrived))
+    return record._replace(
+        nanoseconds=int(min(times) / 2 * 1e9),
+        bytes_per_second=int(size / there),
+        bytes_per_second_back=int(size / back),
+    )
 
 
 def _connect(place: _Place, out: str) -> socket.socket:
@@ -246,6 +247,21 @@ def _connect(place: _Place, out: str) -> socket.socket:
             if time.monotonic() > begun + reach:
                 raise
         time.sleep(_AGAIN)
+
+
+def _send(connection: socket.socket, size: int) -> None:
+    piece = bytes(1 << 20)
+    for start in range(0, size, len(piece)):
+        connection.sendall(piece[: size - start])
+
+
+def _discard(connection: socket.socket, size: int) -> None:
+    """Receive ``size`` bytes. Raises OSError."""
+    while size:
+        received = len(connection.recv(min(size, 1 << 20)))
+        if not received:
+            raise ConnectionResetError("the connection was closed")
+        size -= received
 
 
 def _exactly(connection: socket.socket, size: int) -> bytes:

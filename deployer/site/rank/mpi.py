@@ -9,7 +9,7 @@ import os
 
 MYPY = False
 if MYPY:
-    from typing import Any, Optional, Sequence, Tuple
+    from typing import Any, List, Optional, Sequence, Tuple
 
     #: The handles of an ABI for MPI_COMM_WORLD, MPI_DOUBLE and MPI_SUM.
     _Handles = Tuple[Any, Any, Any]
@@ -82,6 +82,24 @@ class Library:
         """Sum ``count`` doubles in ``given`` over all ranks into ``taken`` (MPI_Allreduce)."""
         all_ranks, double, addition = self._handles
         self._call("MPI_Allreduce", given, taken, count, double, addition, all_ranks)
+
+    def gather(self, value: float) -> "List[float]":
+        """Return ``value`` of each rank, in their order (MPI_Allgather)."""
+        all_ranks, double, _ = self._handles
+        values = (ctypes.c_double * self.size)()
+        self._call("MPI_Allgather", (ctypes.c_double * 1)(value), 1, double, values, 1, double, all_ranks)
+        return list(values)
+
+    def send(self, given: "Any", count: int, to: int) -> None:
+        """Send ``count`` doubles to a rank (MPI_Send)."""
+        all_ranks, double, _ = self._handles
+        self._call("MPI_Send", given, count, double, to, 0, all_ranks)
+
+    def receive(self, taken: "Any", count: int, sender: int) -> None:
+        """Receive ``count`` doubles from a rank (MPI_Recv); the status has room for every ABI's MPI_Status."""
+        all_ranks, double, _ = self._handles
+        status = ctypes.create_string_buffer(64)
+        self._call("MPI_Recv", taken, count, double, sender, 0, all_ranks, status)
 
     def end(self) -> None:
         """Call MPI_Finalize."""

@@ -34,7 +34,7 @@ _MAX_OUTPUT, _TAIL = 4 * 1024 * 1024, 4096
 _TALK = {"I_MPI_DEBUG": "1", "MPIR_CVAR_DEBUG_SUMMARY": "1"}
 #: A further measurement that a rank's probe can make on request (``measurements.GPU``).
 _GPU = "gpu"
-_VALUED = ("--out", "--library", "--expect", "--home")
+_VALUED = ("--out", "--library", "--expect", "--home", "--good")
 
 
 def main(words: "List[str]") -> int:
@@ -48,12 +48,14 @@ def main(words: "List[str]") -> int:
     if not given.get("--out") or set(given) - {*_VALUED, "--rank", "--without-mpi"}:
         sys.stderr.write(
             "deployer: error: probe --rank --out DIR [--library SONAME] [--without-mpi] [--expect WHAT] [--home DIR] "
-            "is what job.sh calls\n"
+            "[--good NANOSECONDS:BYTES_PER_SECOND] is what job.sh calls\n"
         )
         sys.stderr.flush()  # as in payload_monitor
         return 2
     try:
-        return rank(given["--out"], given.get("--library"), expects, "--without-mpi" in given, given.get("--home"))
+        good = tuple(map(int, given["--good"].split(":"))) if "--good" in given else None
+        without_mpi, home = "--without-mpi" in given, given.get("--home")
+        return rank(given["--out"], given.get("--library"), expects, without_mpi, home, good)
     except OSError as error:
         return _explain(error, NodeRecords(given["--out"]).path)
 
@@ -79,7 +81,10 @@ def first_of_node(environment: "Mapping[str, str]") -> bool:
     return True
 
 
-def rank(out: str, soname: "Optional[str]", expects: "Sequence[str]", without_mpi: bool, home: "Optional[str]") -> int:
+def rank(
+    out: str, soname: "Optional[str]", expects: "Sequence[str]", without_mpi: bool, home: "Optional[str]",
+    good: "Any" = None,
+) -> int:  # fmt: skip
     """Start MPI in a child process, write this rank's record into the folder ``out``, and return the exit code.
 
     The record is written before the library runs, and again at the end. If the library ends or hangs the child, the
@@ -90,6 +95,7 @@ def rank(out: str, soname: "Optional[str]", expects: "Sequence[str]", without_mp
         expects: further measurements to make (``measurements.GPU``).
         without_mpi: do not start MPI, because the job's programs do not use it.
         home: the job's home, to remove after a request to end, as in ``rank``.
+        good: the speed of the network that is good enough, as for ``speed.ring``.
 
     Raises:
         OSError: the record could not be written.
@@ -123,7 +129,7 @@ def rank(out: str, soname: "Optional[str]", expects: "Sequence[str]", without_mp
     except mpi.MpiError as error:
         return done(reason=str(error))
     try:
-        _start(library, records, record, output)
+        _start(library, records, record, output, good)
     except mpi.MpiError as error:
         mpi.flush()
         sys.stderr.write(f"deployer: error: {error}\n")
@@ -132,9 +138,9 @@ def rank(out: str, soname: "Optional[str]", expects: "Sequence[str]", without_mp
     return 0
 
 
-def _start(library: "Library", records: NodeRecords, record: "Dict[str, Any]", output: int) -> None:
+def _start(library: "Library", records: NodeRecords, record: "Dict[str, Any]", output: int, good: "Any") -> None:
     """Start MPI, and record each stage with its results. Raises MpiError, OSError."""
-    from deployer.site.rank import allreduce, mpi
+    from deployer.site.rank import mpi, speed
 
     name = rank_record.PROBE % record["task"]
     libraries = mapped_mpi.mpi_libraries(mapped_mpi.maps(os.getpid()))
@@ -147,7 +153,8 @@ def _start(library: "Library", records: NodeRecords, record: "Dict[str, Any]", o
     library.meet()
     record.update(stage=rank_record.SUMMING, rank=library.rank, size=library.size)
     records.add(name, rank_record.dumps(record))
-    record["measures"].update(allreduce=allreduce.measure(library))
+    link = speed.ring(library, good)
+    record["measures"].update(link=link, allreduce=speed.allreduce(library, link))
     # Libraries map it only if a node has several ranks: tested with Intel MPI 2021.15, MPICH 4.2 and Open MPI 5.0.
     # A library in an image that is staged there is not mapped as shared and writable.
     mapped = mapped_mpi.maps(os.getpid()).splitlines()
@@ -169,6 +176,7 @@ def _measures(expects: "Sequence[str]") -> "Dict[str, Any]":
     measures: "Dict[str, Any]" = {
         "memlock": None if limit == resource.RLIM_INFINITY else limit,
         "allreduce": None,
+        "link": None,
         "gpu": None,
         "shm": payload_monitor.shared_memory(),
         "limits": {name: value // unit for name, value, unit in limits if value != resource.RLIM_INFINITY},

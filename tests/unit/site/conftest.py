@@ -28,7 +28,10 @@ int MPI_Comm_size(int c, int *s) { *s = 4; return 0; }
 int MPI_Barrier(int c) { return 0; }
 int MPI_Allreduce(double *in, double *out, int n, int type, int op, int c) {
   if (type != 0x4c00080b || op != 0x58000003 || c != 0x44000000) return 1;
-  for (int i = 0; i < n; i++) out[i] = getenv("STAND_IN_SUMS_WRONG") ? in[i] : 6; /* 0 + 1 + 2 + 3 */
+  for (int i = 0; i < n; i++) out[i] = getenv("STAND_IN_SUMS_WRONG") || !in[i] ? in[i] : 6; /* 0 + 1 + 2 + 3 */
+  return 0; }
+int MPI_Allgather(double *in, int n, int type, double *out, int m, int to, int c) { /* all ranks on one node */
+  for (int i = 0; i < 4; i++) out[i] = *in;
   return 0; }
 int MPI_Finalize(void) { return 0; }
 """

@@ -370,6 +370,8 @@ def _probe(inputs: Inputs) -> Code:
     if inputs.plan.abi == plans.NO_MPI:
         command += ["--without-mpi"]
     command += _leaving(inputs)
+    good = inputs.launch.network and inputs.launch.network.good()
+    command += ["--good", good] if good else []
     for expected in inputs.launch.expects:
         command += ["--expect", expected] if expected != ITEX else []
     return fill(

@@ -14,6 +14,7 @@ from deployer.contract.rules.verdict import REFUSE
 from deployer.contract.site import links as linked
 from deployer.contract.site import plan as plans
 from deployer.contract.site.plan import Bind, Plan
+from deployer.contract.site.speed import ExpectedNetwork
 from deployer.site.container import container, links
 from deployer.site.container.runtimes.interface import Container
 from deployer.site.run import command, gpus, jobfolder
@@ -23,7 +24,7 @@ from deployer.site.run.pinning import pin
 from deployer.site.run.prepare.ranks import near_gpus, ranks_container, users_binds
 from deployer.site.run.prepare.resolve import ResolvedRun
 from deployer.site.run.prepare.start_option import Chosen
-from deployer.site.storage import packages, pythons
+from deployer.site.storage import packages, pythons, speeds
 from deployer.system import files
 
 #: The runtime whose process outside the container forwards SIGUSR1, regardless of whether the payload handles it.
@@ -117,7 +118,18 @@ def _launch(resolved: ResolvedRun, chosen: Chosen, name: str, ranks: Container, 
         folder_links=linked.check_made(in_job),
         workdir=workdir[len(plans.JOB) + 1 :] if workdir.startswith(plans.JOB + "/") else "",
         workers=layout.workers if job.launch == TORCHRUN else 1,
+        network=_expected(resolved),
+        accept=tuple(resolved.request.accept),
     )
+
+
+def _expected(resolved: ResolvedRun) -> Optional[ExpectedNetwork]:
+    """Return the expected speed between the job's nodes, from the profile or from `doctor`; None if it is unknown."""
+    plan = resolved.settled.plan
+    if resolved.settled.layout.nodes == 1 or plan.launch == plans.INSIDE:
+        return None  # inside-out, the ranks use the image's MPI
+    known = plan.network or speeds.read(resolved.store, plan.partition)
+    return known if known is None or plan.mpi else known._replace(mpi=None)
 
 
 def _bound(plan: Plan, users: Sequence[Bind], ranks: Container) -> List[str]:

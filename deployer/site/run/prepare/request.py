@@ -52,6 +52,7 @@ class RunRequest(NamedTuple):
         launch: how ranks start, one of ``plan.LAUNCHES``.
         just_checked: the caller has just checked that the image has all its files.
         token: the suffix of the new job's name, as in ``dialogue.TOKEN``; None: a new one.
+        accept: codes of ``findings.ACCEPTABLE`` that do not stop the job.
     """
 
     image: str
@@ -77,6 +78,7 @@ class RunRequest(NamedTuple):
     launch: Optional[str] = None
     just_checked: bool = False
     token: Optional[str] = None
+    accept: Sequence[str] = ()
 
 
 class Settled(NamedTuple):

@@ -47,6 +47,10 @@ MACHINE = {
         "kind": "omni-path", "provider": "psm2", "providers": ["psm2", "tcp"], "devices": ["hfi1_0"],
         "libraries": {"libpsm2.so.2": "/usr/lib64/libpsm2.so.2"}, "source": SOURCE,
     },
+    "network": {
+        "expected": {way: {"latency_us": 1.9, "bandwidth_mb_s": 23900} for way in ("mpi", "tcp")},
+        "limit": 0.4, "source": SOURCE,
+    },
     "devices": ["/dev/kfd"],
     "driver": {
         "kind": "nvidia", "version": "550.54", "libraries": {"libcuda.so.1": "/usr/lib64/libcuda.so.1"},
@@ -189,6 +193,8 @@ def other(keys: Keys, annotation: Any, value: Any) -> Any:
         return OTHERS[keys[-1]]
     if isinstance(value, bool):
         return not value
+    if isinstance(value, float):
+        return value / 2
     return value + 1 if isinstance(value, int) else value + "x"
 
 

@@ -5,12 +5,13 @@ import pytest
 from deployer.contract.base.json_records import dumps
 from deployer.contract.proof import evidence
 from deployer.contract.proof.evidence import HostRecord, Launch, NetworkRecord, ProbeRecord
-from deployer.contract.proof.measurements import Allreduce, GpuMeasurement, Measures
+from deployer.contract.proof.measurements import Allreduce, GpuMeasurement, Link, Measures
 from deployer.contract.proof.payload import Communication, Itex, MappedLibrary, NcclReport, Outside, PayloadRecord
 from deployer.contract.rules import verdict
 from deployer.contract.rules.findings import ERROR, WARNING, Finding
 from deployer.contract.site.network import NodeAddress
 from deployer.contract.site.plan import CANARY_TEXT, HostMpi
+from deployer.contract.site.speed import ExpectedNetwork, Speed
 from deployer.site.proof import rank_record, result
 from deployer.site.proof.causes import told
 from deployer.site.proof.result import Evidence, StepOutcome
@@ -668,10 +669,47 @@ def test_nodes_that_met_are_shown_with_what_they_measured():
     verdict = result.assemble(WITHOUT, met(), after())
     assert codes(verdict) == []
     assert (verdict["exit_code"], verdict["world_size"]) == (0, 2)
-    assert verdict["network"] == {
-        "nodes": 2, "latency_us": 41.5, "bandwidth_mb_s": 1180.0, "slowest": "cn2"
-    }  # fmt: skip
+    worst = {"nodes": 2, "latency_us": 41.5, "bandwidth_mb_s": 1180.0, "slowest": "cn2 to cn1"}
+    assert verdict["network"].items() >= worst.items()
     assert result.assemble(LAUNCH, good(), after())["network"] is None
+
+
+EXPECTED = ExpectedNetwork(Speed(2.0, 10000.0), Speed(40.0, 4000.0), 0.5, "the profile", "omni-path")
+
+
+def linked(there, back):
+    """Return the evidence of a job whose first rank measured the connection to the second one."""
+    measures = Measures(None, link=Link(1, 2100, 4 << 20, int(there * 1e6), int(back * 1e6)))
+    return good(probes=[probe(0)._replace(measures=measures), probe(1)])
+
+
+def test_a_job_stops_on_a_network_that_is_slower_than_expected():
+    launch = LAUNCH._replace(network=EXPECTED)
+    assert codes(result.assemble(launch, linked(9000, 5100), after("probe"))) == [("job.unfinished", "job")]
+    verdict = result.assemble(launch, linked(9000, 900), after("probe"))
+    assert (codes(verdict), verdict["exit_code"]) == ([("network.slow", "job")], 3)
+    (slow,) = verdict["findings"]
+    assert "from cn2 to cn1 is slow: 900 MB/s and 2.1 us (4 MiB and 8 bytes)" in slow["message"]
+    assert "the expected 10000 MB/s and 2 us; the other direction is not slow" in slow["message"]
+    assert verdict["network"]["connections"][1] == {
+        "from": "cn2", "to": "cn1", "latency_us": 2.1, "bandwidth_mb_s": 900.0
+    }  # fmt: skip
+    provider = result.assemble(launch, linked(900, 900), after("probe"))["findings"][0]["message"]
+    assert provider.endswith("the ranks use intel with libfabric's provider tcp, instead of omni-path")
+
+
+def test_a_slow_network_can_be_accepted_and_is_shown_without_an_expectation():
+    accepted = result.assemble(LAUNCH._replace(network=EXPECTED, accept=["network.slow"]), linked(900, 900), after())
+    assert [(each["code"], each["severity"]) for each in accepted["findings"]] == [("network.slow", WARNING)]
+    assert accepted["exit_code"] == 0
+    unknown = result.assemble(LAUNCH, linked(900, 900), after())
+    assert (codes(unknown), unknown["network"]["bandwidth_mb_s"]) == ([], 900.0)
+
+
+def test_a_slow_network_without_mpi_is_compared_with_tcp():
+    verdict = result.assemble(WITHOUT._replace(network=EXPECTED), met(), after("network"))
+    assert (codes(verdict)[0], verdict["exit_code"]) == (("network.slow", "job"), 3)
+    assert codes(result.assemble(WITHOUT._replace(network=EXPECTED._replace(tcp=None)), met(), after())) == []
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from deployer.contract.rules.verdict import judged
 from deployer.contract.site import layout
 from deployer.contract.site import plan as plans
 from deployer.contract.site.plan import Bind
+from deployer.contract.site.speed import ExpectedNetwork, Speed
 from deployer.site.container.runtimes import RUNTIMES
 from deployer.site.container.runtimes.interface import Container
 from deployer.site.run import run
@@ -79,13 +80,14 @@ def full():
         devices=("/dev/kfd",),
         without={"fat": "why"},
         gpu_order="CUDA_VISIBLE_DEVICES",
+        network=ExpectedNetwork(Speed(2.0, 9000.0), None, 0.5, "the profile", "omni-path"),
     )
     shape = layout.lay_out(2, 2, 1, plan.node, 1000)
     launch = evidence.Launch(
         "hello-1", "hello", "1", "sha256:0", "lab", "v", "first", "charliecloud", 2, 2, 1, "00:30:00",
         ["python3", "x y"], plan.mpi, "tcp", 0, ["sha256:1"], ["gpu"], checked, True, ["/a"], "straddles", "slurm",
         300, 2, "hello-0", "ib0", fast="InfiniBand (verbs)", links={".x/y": "/deployer/app/y"},
-        folder_links={"data": "/deployer/app/y"}, workdir="run",
+        folder_links={"data": "/deployer/app/y"}, workdir="run", network=plan.network, accept=("network.slow",),
     )  # fmt: skip
     binds = [
         Bind("/opt/mpi", "/opt/mpi", "why"),
