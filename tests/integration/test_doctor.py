@@ -20,8 +20,9 @@ def test_a_healthy_site_from_the_laptop(site: Site, tmp_path: Path) -> None:
     assert {name for name in steps if steps[name]["state"] != "ok"} == {"horovod"}
     assert "sees its own root" in steps["image"]["saw"]
     assert "on cn1, cn2: Intel(R) MPI Library 2021.15" in steps["two nodes"]["saw"]
-    assert "the site's own; Allreduce" in steps["two nodes"]["saw"]
+    assert "MB/s between the nodes" in steps["two nodes"]["saw"]
     assert steps["fabric"]["saw"].startswith("tcp, as the plan asks")
+    assert "; without a container: " in steps["fabric"]["saw"]
     assert site.alice(f"ls {WORKSPACE}/jobs 2>/dev/null | sort") == before  # nothing of jobs that went well is left
     written = report.read_text()
     assert not re.search(r"\bcn\d|alice|hello|\blab\b|login\d|\d+\.\d+\.\d+\.\d+|/home/[^f]|" + WORKSPACE, written)
@@ -31,6 +32,29 @@ def test_a_healthy_site_from_the_laptop(site: Site, tmp_path: Path) -> None:
     assert record["plan"]["check"]["verdict"] in ("RUN", "UNKNOWN")
     assert record["versions"]["batch"].startswith("slurm ")
     runpy.run_path("scripts/site_row.py")["row"](record)
+
+
+def test_a_job_stops_on_a_network_that_is_slower_than_doctor_measured(site: Site) -> None:
+    site.tool("doctor", "hello-mpi", "--plan", "lab")
+    kept = json.loads(site.alice(f"cat {WORKSPACE}/network/batch.json"))
+    expected = kept["partitions"]["batch"]["network"]["expected"]["mpi"]
+    assert expected["bandwidth_mb_s"] > 50
+    site.alice("""echo '{"name": "lab"}' >a.json""")
+    site.tool("capture", "--merge", "~/a.json", f"{WORKSPACE}/network/batch.json", "-o", "~/b.json")
+    assert json.loads(site.alice("cat b.json; rm a.json b.json"))["partitions"] == kept["partitions"]
+    site.lab.fault("link-slow", "cn2", "20mbit")
+    try:
+        result = site.run("--nodes", "2", code=1)
+        assert (result["exit_code"], [item["code"] for item in result["findings"]]) == (3, ["network.slow"])
+        seconds = {step["name"]: step["seconds"] for step in result["steps"]}
+        assert seconds["probe"] - seconds["hosts"] < 10
+        shown = "{bandwidth_mb_s:g} MB/s and {latency_us:g} us".format(**expected)
+        assert f"less than 0.5 of the expected {shown}" in result["findings"][0]["message"]
+        result = site.run("--nodes", "2", "--accept", "network.slow")
+        assert [(item["code"], item["severity"]) for item in result["findings"]] == [("network.slow", "warning")]
+        assert result["network"]["bandwidth_mb_s"] < 5
+    finally:
+        site.lab.fault("link-up", "cn2")
 
 
 def test_an_image_purged_by_age(site: Site, bundle: Path) -> None:

@@ -92,7 +92,7 @@ def test_ranks_meet_or_the_job_ends_before_them(built: Cli, lab: Lab, tmp_path: 
         result = site.run(bundle="meet")
         assert (result["exit_code"], result["findings"], result["world_size"]) == (0, [], 2)
         assert result["payload"] == [[rank, "2", "0", "1", rank, "eth0"] for rank in ("0", "1")]
-        assert result["network"].items() >= {"nodes": 2, "slowest": "cn2"}.items()
+        assert (result["network"]["nodes"], len(result["network"]["connections"])) == (2, 2)
         assert result["network"]["bandwidth_mb_s"] > 1
         result = site.run("--env", f"GLOO_SOCKET_IFNAME={wrong_network}", bundle="meet", code=1)
         assert [(item["code"], item["subject"]) for item in result["findings"]] == [("net.unreachable", "cn2")]
