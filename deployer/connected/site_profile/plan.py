@@ -273,7 +273,7 @@ def _start_options(
     """Return the ways to run that the site has and its policy allows, best first; without a container last."""
     policy = known(profile.policy, profile, "policy", "runtimes")
     # Shared memory copies between processes work only within one user namespace. Without them, MPICH 5 does not start
-    # (4 does), and Open MPI is slow. For Intel MPI no clear gain was measured.
+    # (4 does), and Open MPI is slow. For Intel MPI no clear gain was measured. A setuid runtime makes no user namespace.
     join = mpi is None or mpi.family != _STARTS_ALONE
     steps = profile.scheduler is not None and profile.scheduler.kind == "slurm"
     unstaged = [
@@ -284,7 +284,7 @@ def _start_options(
             launcher=way.launcher,
             pmi=way.pmi,
             max_nodes=None,
-            join=join and runtime != plans.NATIVE,
+            join=join and runtime != plans.NATIVE and not partition.runtime(runtime).setuid,
             program=way.program,
             modules=tuple(partition.runtime(runtime).module),
             arguments=tuple(partition.runtime(runtime).arguments),

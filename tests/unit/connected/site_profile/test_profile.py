@@ -9,8 +9,10 @@ from deployer.connected.site_profile import profile as profiles
 from deployer.connected.site_profile.plan import make_plan, make_plans
 from deployer.connected.site_profile.profile import load
 from deployer.contract.base.errors import Refused, UsageError
+from deployer.contract.site import memory_copies
 from deployer.contract.site.choose import choose
 from deployer.contract.site.plan import Plan
+from deployer.contract.site.speed import ExpectedNetwork, Speed
 
 CURATED = sorted(path.stem for path in profiles.CURATED.glob("*.yaml"))
 
@@ -126,6 +128,25 @@ def test_the_images_own_mpich_needs_ranks_that_share_a_container(tmp_path: Path)
     assert joins("lab") == {False}  # Intel's does not
     batch = load("lab").model_dump(mode="json", exclude_unset=True)["partitions"]["batch"]
     assert joins(lab(tmp_path, partitions={"batch": {**batch, "mpi": None}})) == {True}
+
+
+@pytest.mark.parametrize("setuid", [False, True])
+def test_a_setuid_runtime_does_not_prevent_memory_copies(tmp_path: Path, setuid: bool) -> None:
+    policy, runtimes = {"runtimes": ["apptainer"]}, {"apptainer": {"version": "1.4.5", "setuid": setuid}}
+    batch = load("lab").model_dump(mode="json", exclude_unset=True)["partitions"]["batch"]
+    path = lab(tmp_path, policy=policy, runtimes=runtimes, partitions={"batch": {**batch, "mpi": None}})
+    plan = make_plan(load(path), "tiny:1.0", ["openmpi"])
+    assert {option.runtime for option in plan.containers} == {"apptainer"}
+    assert bool(memory_copies.reasons(plan)) is not setuid
+
+
+def test_the_plan_takes_the_speed_of_the_network_from_the_profile(tmp_path: Path) -> None:
+    source = {"kind": "document", "where": "a page", "date": "2026-01-01"}
+    expected = {"mpi": {"latency_us": 2, "bandwidth_mb_s": 9000}}
+    network = {"expected": expected, "limit": 0.4, "source": source}
+    plan = make_plan(load(lab(tmp_path, network=network)), "tiny:1.0", ["mpich-abi"])
+    assert plan.network == ExpectedNetwork(Speed(2.0, 9000.0), None, 0.4, "the profile")
+    assert make_plan(load("lab"), "tiny:1.0", ["mpich-abi"]).network is None
 
 
 def test_a_bundle_without_programs_for_the_sites_mpi_is_refused() -> None:
