@@ -94,7 +94,7 @@ def words(result: Any) -> str:
         parts.append(f"{_of(missing, total)} left no record")
     world = _world(result, total)
     verdict = "none: " if not good else "incomplete: " if good < total or world else ""
-    return verdict + "; ".join([*parts, *world, *_networks(known)])
+    return verdict + "; ".join([*parts, *world, *_networks(known), *_measured(result)])
 
 
 def _requested(result: _Rank) -> int:
@@ -158,7 +158,7 @@ def _first(names: Iterable[str]) -> str:
 
 
 def _measured(result: _Rank) -> List[str]:
-    """Return the network measurements between the nodes of a job without MPI."""
+    """Return the worst speed between the nodes."""
     network = result.get("network")
     if not isinstance(network, Mapping):
         return []

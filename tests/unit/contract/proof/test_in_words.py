@@ -34,6 +34,10 @@ def result(*ranks, **values):
             result(INTEL, dict(INTEL, shared_memory=True)),
             f"2 of 2 ranks {SITE}; {TCP}; transport: shared memory within a node",
         ),
+        (
+            result(INTEL, INTEL, network={"latency_us": 2.1, "bandwidth_mb_s": 9000.0}),
+            f"2 of 2 ranks {SITE}; {TCP}; between the nodes: 2.1 us, 9000.0 MB/s",
+        ),
         (result(INTEL, ranks_per_node=1, nodes=1, world_size=1), f"1 of 1 rank {SITE}"),
         (result(INTEL), f"incomplete: 1 of 2 ranks {SITE}; 1 of 2 ranks left no record"),
         (
