@@ -3,6 +3,8 @@
 Four nodes, each on a wire of 1 Gbit/s. `doctor` measures that without a container; the jobs that follow are compared
 with it. Each setting slows something down with tc or iptables, or sends the job's traffic another way. A setting is
 right if the job stops (``network.slow``, or another finding for a network that no longer works); wrong if it computes.
+The first column of figures is independent: MB/s of a plain TCP connection from the first slow node to the next one, and
+back, for 2 seconds each.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -50,6 +53,29 @@ class Setting(NamedTuple):
     script: str = ""
 
 
+_RECEIVE = """
+import socket, time
+server = socket.create_server(("", 5555))
+connection, size, begun = server.accept()[0], 0, time.time()
+while True:
+    piece = len(connection.recv(1 << 20))
+    size += piece
+    if not piece:
+        break
+print(size / (time.time() - begun) / 1e6)
+"""
+_SEND = """
+import socket, sys, time
+for _ in range(50):
+    try:
+        connection = socket.create_connection((sys.argv[1], 5555))
+        break
+    except OSError:
+        time.sleep(0.1)
+begun = time.time()
+while time.time() < begun + 2:
+    connection.sendall(bytes(1 << 18))
+"""
 _WINDOW = "sysctl -qw net.ipv4.tcp_rmem='4096 {size} {size}' net.ipv4.tcp_wmem='4096 {size} {size}'"
 SETTINGS = [
     *(Setting(f"one node, {rate}", ("cn3",), rate) for rate in ("10mbit", "50mbit", "100mbit", "200mbit", "400mbit")),
@@ -173,9 +199,20 @@ class _Bench:
     def row(self, setting: Setting) -> str:
         """Run a job in a setting, print and return how it ended."""
         with self._broken(setting):
+            start = (setting.nodes or _NODES)[0]
+            end = _NODES[(_NODES.index(start) + 1) % len(_NODES)]
+            plain = "" if setting.options else f"{self._plain(start, end):.1f}, {self._plain(end, start):.1f} MB/s"
             said, figures = self.job(*setting.options)
-        print(f"{setting.name:<46} {said:<14} {figures}", flush=True)
+        print(f"{setting.name:<46} {plain:<18} {said:<14} {figures}", flush=True)
         return said
+
+    def _plain(self, start: str, end: str) -> float:
+        """Return the MB/s of a TCP connection."""
+        address = self._lab.definition().site.inner_address(end)
+        with ThreadPoolExecutor(1) as pool:
+            received = pool.submit(self._lab.sh, end, "alice", ["python3", "-c", _RECEIVE])
+            self._lab.sh(start, "alice", ["python3", "-c", _SEND, address])
+            return float(received.result().stdout)
 
     def job(self, *options: str) -> tuple[str, str]:
         """Return how a job ended, in a word, and its figures."""

@@ -272,8 +272,8 @@ def _start_options(
 ) -> list[plans.StartOption]:
     """Return the ways to run that the site has and its policy allows, best first; without a container last."""
     policy = known(profile.policy, profile, "policy", "runtimes")
-    # Shared memory copies between processes work only within one user namespace. Without them, MPICH 5 does not start
-    # (4 does), and Open MPI is slow. For Intel MPI no clear gain was measured. A setuid runtime makes no user namespace.
+    # Shared memory copies between processes work only within one user namespace; a setuid runtime makes none. Without
+    # them, MPICH 5 does not start (4 does), and Open MPI is slow. For Intel MPI no clear gain was measured.
     join = mpi is None or mpi.family != _STARTS_ALONE
     steps = profile.scheduler is not None and profile.scheduler.kind == "slurm"
     unstaged = [

@@ -31,7 +31,8 @@ _PAIR, _LATENCY = 0.8, 0.1
 #: Messages of 8 bytes, and of the largest size in each direction. In all a node sends at most 26 MiB and receives
 #: as many.
 _PINGS, _TIMES = 40, 3
-#: Seconds between attempts if a connection seems slow: a short disturbance is not its speed.
+#: Seconds between attempts if a connection seems slow. Their median counts: a short disturbance is not the
+#: speed of a connection, nor is one good attempt that of a connection that loses packets.
 _AGAIN = 0.1
 #: Number of sums of one double, and of ``_MANY`` doubles (1 MiB); the first of each is not measured.
 _SMALL, _LARGE = 20, 4
@@ -80,7 +81,7 @@ def ring(library: "Library", good: "Optional[Tuple[int, int]]" = None) -> "Optio
     """Measure the connection to the next node; all ranks must call this.
 
     Args:
-        good: nanoseconds and bytes per second from which on no further attempt is needed.
+        good: nanoseconds and bytes per second from which on attempts need no pause between them.
 
     Returns:
         the fields of ``measurements.Link``; None if this rank measures none.
@@ -133,19 +134,20 @@ def _ask(library: "Library", peer: int, good: "Optional[Tuple[int, int]]") -> "D
         if time.perf_counter() > until:
             break
         shortest = min(shortest, seconds(1))
-    count, there, back = 0, 0.0, 0.0
+    count, times = 0, [(0.0, 0.0)]
     for larger in _COUNTS:
-        if count and time.perf_counter() + (there + back) * larger / count > end:
+        if count and time.perf_counter() + sum(times[0]) * larger / count > end:
             break
-        count, there, back = larger, seconds(larger), seconds(-larger)
-    for _ in range(_TIMES - 1):
-        enough = good and (shortest / 2 * 1e9 <= good[0] and count * _DOUBLE / max(there, back) >= good[1])
-        pause = _AGAIN if good else 0.0
-        if enough or time.perf_counter() + pause + there + back > end:
+        count, times = larger, [(seconds(larger), seconds(-larger))]
+    while len(times) < _TIMES:
+        is_good = not good or (shortest / 2 * 1e9 <= good[0] and count * _DOUBLE / max(times[-1]) >= good[1])
+        pause = 0.0 if is_good else _AGAIN
+        if time.perf_counter() + pause + sum(times[-1]) > end:
             break
         time.sleep(pause)
         shortest = min(shortest, seconds(1))
-        there, back = min(there, seconds(count)), min(back, seconds(-count))
+        times.append((seconds(count), seconds(-count)))
+    there, back = (sorted(each)[(len(each) - 1) // 2] for each in zip(*times))
     library.send((ctypes.c_double * 1)(0), 1, peer)
     size = count * _DOUBLE
     return {
