@@ -84,9 +84,11 @@ SETTINGS = [
     *(Setting(f"all nodes, {rate}", _NODES, rate) for rate in ("10mbit", "50mbit", "100mbit", "200mbit", "400mbit")),
     *(Setting(f"two nodes, {rate}", ("cn1", "cn2"), rate) for rate in ("100mbit", "400mbit")),
     Setting("what leaves two nodes, 200mbit", ("cn1", "cn3"), "200mbit", _OUT),
+    Setting("what reaches two nodes, 50mbit", ("cn2", "cn3"), "50mbit", _IN),
+    Setting("three nodes, 300mbit", ("cn2", "cn3", "cn4"), "300mbit"),
     Setting("the first node, 100mbit", ("cn1",), "100mbit"),
-    *(Setting(f"one node loses {loss:.0%}", ("cn3",), loss=loss) for loss in (0.05, 0.1, 0.3)),
-    *(Setting(f"all nodes lose {loss:.0%}", _NODES, loss=loss) for loss in (0.03, 0.1)),
+    *(Setting(f"one node loses {loss:.0%}", ("cn3",), loss=loss) for loss in (0.2, 0.3, 0.5)),
+    *(Setting(f"all nodes lose {loss:.0%}", _NODES, loss=loss) for loss in (0.1, 0.2)),
     Setting("small TCP windows, one node", ("cn2",), script=_WINDOW.format(size=4096)),
     Setting("small TCP windows, all nodes", _NODES, script=_WINDOW.format(size=4096)),
     *(
