@@ -62,17 +62,17 @@ class Connection(NamedTuple):
     end: str
     speed: Speed
 
-    def slow(self, expected: Speed, limit: float) -> bool:
-        """Return whether latency or bandwidth is worse than the limit permits."""
+    def times_slower(self, expected: Speed) -> float:
+        """Return how many times worse than expected the worse one of latency and bandwidth is."""
         own = self.speed
-        return own.bandwidth_mb_s < expected.bandwidth_mb_s * limit or own.latency_us * limit > expected.latency_us
+        return max(own.latency_us / expected.latency_us, expected.bandwidth_mb_s / max(own.bandwidth_mb_s, 1e-3))
 
 
 def shown(connections: Sequence[Connection], expected: Optional[ExpectedNetwork]) -> Optional[Record]:
     """Return the ``network`` of result.json: the worst figures, and those of each connection; None without any."""
     if not connections:
         return None
-    slowest = _slowest(connections)
+    slowest = min(connections, key=lambda each: each.speed.bandwidth_mb_s)
     return {
         "nodes": len({node for each in connections for node in each[:2]}),
         "latency_us": max(each.speed.latency_us for each in connections),
@@ -92,19 +92,15 @@ def judge(
         way: what the ranks send through, in words: MPI with its provider, or TCP.
         fast: the nodes' fast network, in words; None: unknown.
     """
-    slow = [each for each in connections if each.slow(expected, limit)]
+    slow = [each for each in connections if each.times_slower(expected) * limit > 1]
     if not slow:
         return None
-    worst = _slowest(slow)
+    worst = max(slow, key=lambda each: each.times_slower(expected))
     cause, remedy = _cause(slow, connections, way, fast)
     return {
         "start": worst.start, "end": worst.end, "limit": limit, "cause": cause, "remedy": remedy,
         "measured": _words(worst.speed), "expected": _words(expected),
     }  # fmt: skip
-
-
-def _slowest(connections: Sequence[Connection]) -> Connection:
-    return min(connections, key=lambda each: each.speed.bandwidth_mb_s / max(each.speed.latency_us, 1e-3))
 
 
 def _words(speed: Speed) -> str:

@@ -28,7 +28,7 @@ def test_a_healthy_network_is_no_finding():
     ],
 )  # fmt: skip
 def test_half_of_the_expected_speed_is_the_limit(own, is_slow):
-    assert speed.Connection("a", "b", own).slow(EXPECTED, 0.5) is is_slow
+    assert (speed.judge([speed.Connection("a", "b", own)], EXPECTED, 0.5, "mpich", None) is not None) is is_slow
 
 
 @pytest.mark.parametrize(
