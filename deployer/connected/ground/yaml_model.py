@@ -351,6 +351,7 @@ WORDS: dict[str, str] = {
     **dict.fromkeys(("date_from_datetime_inexact", "date_from_datetime_parsing", "date_parsing", "date_type"), _DATE),
     **dict.fromkeys(("dict_type", "model_attributes_type", "model_type"), "must hold keys, KEY: VALUE"),
     **dict.fromkeys(("finite_number", "int_from_float", "int_parsing", "int_type"), "must be a whole number"),
+    **dict.fromkeys(("float_parsing", "float_type"), "must be a number"),
     "greater_than_equal": "must be at least {ge}",
     "int_parsing_size": "must be a number of fewer digits",
     "invalid_key": "keys must be text: write this one with quotes",

@@ -101,8 +101,8 @@ class LinkSpeed(Model):
         bandwidth_mb_s: 10^6 bytes per second for messages of 4 MiB: ``23900``.
     """
 
-    latency_us: Annotated[float, Field(gt=0)]
-    bandwidth_mb_s: Annotated[float, Field(gt=0)]
+    latency_us: Annotated[float, Field(ge=0.01, le=10**7)]
+    bandwidth_mb_s: Annotated[float, Field(ge=0.01, le=10**7)]
 
 
 class ExpectedSpeeds(Model):
@@ -127,7 +127,7 @@ class NodeNetwork(Model):
     """
 
     expected: ExpectedSpeeds
-    limit: Annotated[float, Field(gt=0, le=1)] = speed.LIMIT
+    limit: Annotated[float, Field(ge=0.01, le=1)] = speed.LIMIT
     source: FactSource
 
 

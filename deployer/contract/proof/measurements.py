@@ -73,7 +73,7 @@ class Allreduce(NamedTuple):
         }
 
 
-class Link(NamedTuple):
+class NodeLink(NamedTuple):
     """The connection from this rank's node to the next one of the job, measured by the first rank of each node.
 
     Attributes:
@@ -124,7 +124,7 @@ class Measures(NamedTuple):
     gpu: Optional[GpuMeasurement] = None
     shm: Optional[int] = None
     limits: Mapping[str, int] = {}
-    link: Optional[Link] = None
+    link: Optional[NodeLink] = None
 
 
 def explain(free: Optional[int], ranks_per_node: int, sure: bool = False) -> Iterator[Noted]:

@@ -31,8 +31,7 @@ _PAIR, _LATENCY = 0.8, 0.1
 #: Messages of 8 bytes, and of the largest size in each direction. In all a node sends at most 26 MiB and receives
 #: as many.
 _PINGS, _TIMES = 40, 3
-#: Seconds between attempts if a connection seems slow. Their median counts: a short disturbance is not the
-#: speed of a connection, nor is one good attempt that of a connection that loses packets.
+#: Seconds between attempts if a connection seems slow: a short disturbance is not its speed.
 _AGAIN = 0.1
 #: Number of sums of one double, and of ``_MANY`` doubles (1 MiB); the first of each is not measured.
 _SMALL, _LARGE = 20, 4
@@ -84,7 +83,7 @@ def ring(library: "Library", good: "Optional[Tuple[int, int]]" = None) -> "Optio
         good: nanoseconds and bytes per second from which on attempts need no pause between them.
 
     Returns:
-        the fields of ``measurements.Link``; None if this rank measures none.
+        the fields of ``measurements.NodeLink``; None if this rank measures none.
 
     Raises:
         MpiError: MPI returned an error.
@@ -147,7 +146,7 @@ def _ask(library: "Library", peer: int, good: "Optional[Tuple[int, int]]") -> "D
         time.sleep(pause)
         shortest = min(shortest, seconds(1))
         times.append((seconds(count), seconds(-count)))
-    there, back = (sorted(each)[(len(each) - 1) // 2] for each in zip(*times))
+    there, back = map(min, zip(*times))
     library.send((ctypes.c_double * 1)(0), 1, peer)
     size = count * _DOUBLE
     return {

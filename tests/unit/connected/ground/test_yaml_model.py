@@ -31,6 +31,7 @@ RAISES = {
     "definition-ref": (),
     "definitions": (),
     "dict": ("dict_type",),
+    "float": ("float_type", "float_parsing"),
     "function-after": (),  # our own words
     "function-before": (),
     "function-plain": (),

@@ -5,7 +5,7 @@ import pytest
 from deployer.contract.base.json_records import dumps
 from deployer.contract.proof import evidence
 from deployer.contract.proof.evidence import HostRecord, Launch, NetworkRecord, ProbeRecord
-from deployer.contract.proof.measurements import Allreduce, GpuMeasurement, Link, Measures
+from deployer.contract.proof.measurements import Allreduce, GpuMeasurement, NodeLink, Measures
 from deployer.contract.proof.payload import Communication, Itex, MappedLibrary, NcclReport, Outside, PayloadRecord
 from deployer.contract.rules import verdict
 from deployer.contract.rules.findings import ERROR, WARNING, Finding
@@ -679,7 +679,7 @@ EXPECTED = ExpectedNetwork(Speed(2.0, 10000.0), Speed(40.0, 4000.0), 0.5, "the p
 
 def linked(there, back):
     """Return the evidence of a job whose first rank measured the connection to the second one."""
-    measures = Measures(None, link=Link(1, 2100, 4 << 20, int(there * 1e6), int(back * 1e6)))
+    measures = Measures(None, link=NodeLink(1, 2100, 4 << 20, int(there * 1e6), int(back * 1e6)))
     return good(probes=[probe(0)._replace(measures=measures), probe(1)])
 
 

@@ -98,27 +98,16 @@ def test_a_very_slow_connection_ends_in_time_with_a_smaller_message():
 
 
 def test_a_short_disturbance_is_not_the_speed():
-    """One attempt of three is slow, and the latency is that of the best message."""
+    """Two attempts of three are slow, and the latency is that of the best message."""
     large = []
 
     def delay(start, end, size):
         large.append(size >= 4 << 20)
-        return 0.05 if sum(large) == 1 or len(large) < 4 else 0.0
+        return 0.05 if (large[-1] and sum(large) < 5) or len(large) < 4 else 0.0
 
     (link, _) = World("ab", delay).run((10**7, 10**9))
     assert link["bytes_per_second"] > 10**9
     assert link["nanoseconds"] < 10**7
-
-
-def test_one_good_attempt_is_not_the_speed_of_a_connection_that_loses_packets():
-    large = []
-
-    def delay(start, end, size):
-        large.append(size >= 4 << 20)
-        return 0.05 if large[-1] and sum(large) != 3 else 0.0
-
-    (link, _) = World("ab", delay).run()
-    assert link["bytes_per_second"] < 10**8
 
 
 def test_names_of_nodes_become_different_exact_numbers():
