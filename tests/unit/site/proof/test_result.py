@@ -5,7 +5,7 @@ import pytest
 from deployer.contract.base.json_records import dumps
 from deployer.contract.proof import evidence
 from deployer.contract.proof.evidence import HostRecord, Launch, NetworkRecord, ProbeRecord
-from deployer.contract.proof.measurements import Allreduce, GpuMeasurement, NodeLink, Measures
+from deployer.contract.proof.measurements import Allreduce, GpuMeasurement, Measures, NodeLink
 from deployer.contract.proof.payload import Communication, Itex, MappedLibrary, NcclReport, Outside, PayloadRecord
 from deployer.contract.rules import verdict
 from deployer.contract.rules.findings import ERROR, WARNING, Finding
