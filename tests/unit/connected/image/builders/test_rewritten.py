@@ -55,6 +55,21 @@ def test_what_a_builder_does_not_know_is_found_with_those_that_do() -> None:
     assert features.lacking(parse("FROM x\nRUN --security=insecure x\n"), docker)[0].able.startswith("no builder")
 
 
+def test_the_builders_that_mount_a_secret_as_a_variable_are_named() -> None:
+    parsed = parse("FROM x\nRUN --mount=type=secret,id=a,env=A true\nRUN --mount=type=cache,target=/env=x true\n")
+    (part,) = features.lacking(parsed, features.Known(docker=(26, 1)))
+    assert (part.line, part.what) == (2, "RUN --mount=type=secret,env=")
+    assert part.able == "BuildKit of Docker 27.3 or buildah 1.44 (podman has one)"
+    assert not features.lacking(parsed, features.Known(docker=(27, 3)))
+
+
+def test_a_frontend_named_by_digest_decides_what_buildkit_knows() -> None:
+    parsed = parse(f"# syntax=docker/dockerfile:1.7@sha256:{64 * 'a'}\n" + TEXT.partition("\n")[2])
+    assert not features.lacking(parsed, features.Known(docker=(20, 10)))
+    for ignores_it in (features.Known(), features.Known(buildah=(1, 28))):
+        assert features.lacking(parsed, ignores_it)
+
+
 def test_versions_are_read_from_what_programs_print() -> None:
     assert features.version("Docker version 20.10.24+dfsg1, build 297e128") == (20, 10)
     assert features.version("28.2.2") == (28, 2)
