@@ -235,7 +235,7 @@ def _bases(definition: Definition, clean: str, with_settings: str, target: str) 
     if definition.dockerfile_path is None:
         return arguments
     parsed = dockerfile.parse(files.read_text(str(definition.dockerfile_path)))
-    declared = dict(pair for step in parsed.arguments for pair in step.pairs())
+    declared = parsed.defaults()
     automatic = {"TARGETARCH": target, "TARGETOS": "linux", "TARGETPLATFORM": f"linux/{target}"}
     arguments.update({name: value for name, value in automatic.items() if name in declared})
     return {name: value for name, value in arguments.items() if not declared.get(name)}

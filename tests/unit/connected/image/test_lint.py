@@ -103,7 +103,10 @@ TRIGGERS: list[tuple[str, Files, str]] = [
     ),
     ("pins.image", {"Dockerfile": "FROM python:3.11 AS a\nFROM ${BASE}\n"}, "Dockerfile:4"),
     ("pins.image", {"Dockerfile": "ARG TAG=ubuntu:22.04\nFROM ${TAG}\n"}, "Dockerfile:2"),
-    ("pins.image", {"Dockerfile": "COPY --from=busybox /bin/busybox /\n"}, "Dockerfile:4"),
+    ("pins.image", {"Dockerfile": "COPY --from=busybox:1.36 /bin/busybox /\n"}, "Dockerfile:4"),
+    ("pins.image", {"Dockerfile": "ARG BASE=ubuntu:22.04\nFROM ${BASE}\n"}, "Dockerfile:2"),
+    ("dockerfile.stage", {"Dockerfile": "COPY --from=busybox /bin/busybox /\n"}, "Dockerfile:4"),
+    ("dockerfile.stage", {"Dockerfile": "FROM ${BASE} AS a\nCOPY --from=B /x /y\nFROM a AS b\n"}, "Dockerfile:5"),
     ("network.run-time", {"Dockerfile": 'ENTRYPOINT ["sh", "-c", "pip install x && exec python3"]\n'}, "Dockerfile:4"),
     ("network.run-time", {"Dockerfile": "CMD wget https://example.org/data\n"}, "Dockerfile:4"),
     ("network.run-time", {"bundle.yaml": job("bash", "-lc", "cd /x; git clone https://h/r; ls")}, "bundle.yaml"),
@@ -180,6 +183,14 @@ def test_a_rule_finds_what_it_is_for(tmp_path: Path, code: str, files: Files, wh
     assert subjects == {code: where if where.startswith("job ") else str(tmp_path / where)}
 
 
+def test_an_image_is_named_with_the_defaults_of_its_variables(tmp_path: Path) -> None:
+    text = "ARG TAG=22.04\nARG BASE\nFROM ubuntu:${TAG} AS a\nFROM ${BASE}\nCOPY --from=aa /x /\n"
+    unpinned, no_stage = found(tmp_path, {"Dockerfile": text})
+    assert unpinned.message.startswith("ubuntu:22.04 has no digest")
+    assert no_stage.message == "from aa: it is neither an earlier stage nor an image with its digest"
+    assert no_stage.remedy.startswith("write a stage (they are a),")
+
+
 NEAR_MISSES: list[tuple[str, Files]] = [
     ("pins.hash", {"Dockerfile": INSTALL, "r.txt": "a==1\nb==1\n"}),
     ("pins.hash", {"Dockerfile": INSTALL, "r.txt": "a==1 --hash=sha256:0\nb @ file:///b.whl#sha256=0\n-e .\n"}),
@@ -234,6 +245,7 @@ NEAR_MISSES: list[tuple[str, Files]] = [
     ("itex.none", {"Dockerfile": "RUN pip install tensorflow==2.15.1\n"}),
     ("dockerfile.user", {"Dockerfile": "USER alice\nRUN true\nUSER 0:0\n"}),
     ("dockerfile.user", {"Dockerfile": "FROM ${BASE} AS a\nUSER alice\nFROM ${BASE}\nCOPY --from=a /x /x\n"}),
+    ("dockerfile.stage", {"Dockerfile": "FROM ${BASE} AS Tools\nFROM ${BASE}\nCOPY --from=tools /x /y\n"}),
     ("dockerfile.syntax", {"Dockerfile": "# syntax=docker/dockerfile:1.7\n" + START}),
     ("dockerfile.syntax", {"Dockerfile": f"# syntax=x/y:1@sha256:{64 * 'a'}\n" + START}),
     ("dockerfile.syntax", {"Dockerfile": "# a comment first\n# syntax=docker/dockerfile:1\n" + START}),
