@@ -138,14 +138,17 @@ def test_the_dockerfile_of_2026_is_built(builder: Builder) -> None:
 
 
 @pytest.mark.parametrize("builder", BUILDERS, indirect=True)
-def test_failures_have_one_line_and_their_exit_code(builder: Builder) -> None:
+def test_failures_have_one_line_and_their_exit_code(builder: Builder, tmp_path: Path) -> None:
     done = builder.build("FROM ${BASE}\nRUN echo 'E: Unable to locate package vmi' >&2; exit 7\n", "--quiet")
     assert done.returncode == 1
     first = done.stderr.splitlines()[0]
     assert first.startswith("deployer: error: build of deployer/pytest-builders:0 failed in step ")
     assert first.endswith("exit 7: exit 7: E: Unable to locate package vmi")
-    done = builder.build("FROM ${BASE}\nRNU true\n", "--quiet")
+    (tmp_path / "ca.crt").write_text(CA)
+    done = builder.build("FROM ${BASE}\nRUN true\nRNU true\n", "--quiet", "--ca-bundle", str(tmp_path / "ca.crt"))
     assert (done.returncode, "RNU" in done.stderr) == (2, True)
+    assert ("line 5" in done.stderr) == (builder.name != "podman")  # it prints no number
+    assert "PIP_CERT" not in done.stderr
     newer = "FROM ${BASE}\nRUN <<EOF\ntrue\nEOF\nRUN --security=insecure true\n"
     done = builder.build(newer, "--quiet")
     assert done.returncode == 3

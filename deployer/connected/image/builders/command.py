@@ -58,7 +58,8 @@ def run(
     transcript = wanted.transcript
     (scratch / "Dockerfile").write_text(source.text, "utf-8")
     (scratch / "Dockerfile.dockerignore").write_text("\n".join(source.excluded), "utf-8")
-    given = {**wanted.arguments, **(wanted.mounted.environment if wanted.mounted.settings else {})}
+    variables = wanted.mounted.environment if wanted.mounted.settings else {}
+    given = {**wanted.arguments, **variables}
     options = [f"--iidfile={scratch / 'id'}", f"--file={scratch / 'Dockerfile'}"]
     options += [f"--build-arg={name}" for name in given]  # values are not for the process list: they may have logins
     options += [f"--label={name}={value}" for name, value in wanted.labels.items()]
@@ -75,6 +76,8 @@ def run(
     try:
         for line in filter(None, _followed(running, scratch / "log")):
             last = line.replace(added, "") if added else line
+            if _UNREADABLE.search(last):
+                last = rewritten.own_lines(last, source.text, len(variables))
             reader.line(last)
     finally:
         running.stop(_ENDS_SECONDS)
