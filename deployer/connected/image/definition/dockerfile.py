@@ -3,6 +3,7 @@
 Source: Docker, "Dockerfile reference": format, parser directives, line continuation, FROM, here-documents.
 """
 
+import functools
 import json
 import re
 import shlex
@@ -143,6 +144,7 @@ class Dockerfile(NamedTuple):
             found.insert(0, named[-1])
 
 
+@functools.lru_cache(maxsize=8)
 def parse(text: str) -> Dockerfile:
     """Return a parsed Dockerfile. Lines that are not instructions are ignored here, because the engine refuses them."""
     lines = text.removeprefix("\ufeff").splitlines()

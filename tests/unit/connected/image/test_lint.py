@@ -1,5 +1,6 @@
 """Each rule of lint: what it finds, and what is much like it and right."""
 
+import contextlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -512,6 +513,24 @@ def test_build_refuses_what_lint_calls_an_error_before_it_looks_for_an_engine(tm
     assert say("build", place, *accepted)[0] == 7
     (place / "Dockerfile").write_text(START + "USER alice\n")
     assert say("build", place)[0] == 7  # a warning stops nothing
+
+
+def test_lint_asks_no_engine_about_an_image_in_a_file_and_no_builder_without_a_dockerfile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def asked(*_: object) -> None:
+        pytest.fail("it was asked")
+
+    place = written(tmp_path, {"requirements.txt": "numpy\n"})
+    (place / "Dockerfile").unlink()
+    monkeypatch.setattr(linting.choice, "choose", asked)
+    monkeypatch.setattr(linting.engine, "has_image", lambda *_: False)
+    monkeypatch.setattr(linting.engine, "connect", contextlib.ExitStack)
+    (place / "bundle.yaml").write_text(DEFINITION + WHEELHOUSE)
+    assert linting.lint(load(place)).image == ""
+    monkeypatch.setattr(linting.engine, "connect", asked)
+    (place / "bundle.yaml").write_text(DEFINITION)
+    assert linting.lint(load(place)).findings == []
 
 
 def test_one_error_is_said_in_one_line_with_its_remedy() -> None:
