@@ -90,6 +90,11 @@ def test_settings_and_secrets_are_read_in_the_build_and_leave_no_trace(builder: 
         "FROM ${BUILD_BASE} AS build\n"
         'RUN grep -q VGhpcyBp "$PIP_CERT" && grep -q index.invalid "$PIP_CONFIG_FILE" && cp "$PIP_CONFIG_FILE" /kept\n'
     )
+    words = "a 'b' $(touch /made) \"$HOME\", c=d"
+    (builder.definition / "words").write_text(words)
+    with open(builder.definition / "bundle.yaml", "a") as definition:
+        definition.write(f"build_args: {{WORDS: {json.dumps(words)}}}\n")
+    settings += 'ARG WORDS\nCOPY words /words\nRUN printf %s "$WORDS" | cmp - /words && ! test -e /made\n'
     secret = ""
     if builder.name != "classic":
         secret = "RUN --mount=type=secret,id=token test $(wc -c </run/secrets/token) = 16\n"
@@ -107,7 +112,7 @@ def test_settings_and_secrets_are_read_in_the_build_and_leave_no_trace(builder: 
     assert "one of its files contains the build settings" in done.stderr
     if secret:
         copied = "RUN --mount=type=secret,id=token cp /run/secrets/token /kept\n"
-        done = builder.build(f"FROM ${{BASE}}\n{copied}", *given[4:])
+        done = builder.build(f"FROM ${{BASE}}\nARG WORDS\n{copied}", *given[4:])
         assert done.returncode == 3
         assert "one of its files contains the secret token" in done.stderr
 

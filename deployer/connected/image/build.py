@@ -172,7 +172,7 @@ def _build(
     for item in of_builder if with_settings != clean else ():  # report this before minutes of building
         say(f"base: {item.subject}: {item.message}; {item.remedy}")
     machine = str(engine.image_config(client, clean)["Architecture"])
-    arguments = {**_bases(definition, clean, with_settings, machine), **host.proxies}
+    arguments = {**definition.build_args, **_bases(definition, clean, with_settings, machine), **host.proxies}
     if options.mode.offline and definition.dockerfile_path is not None:
         offline.check_dockerfile(client, definition.dockerfile_path, arguments)
     receipt = record_of(definition)

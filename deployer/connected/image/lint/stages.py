@@ -22,7 +22,7 @@ def images(source: DefinitionSource) -> Iterator[Finding]:
     """Check pins.image in FROM and --from, and dockerfile.stage: a single word in --from is probably a stage."""
     defaults = source.dockerfile.defaults()
     ours = {name: "scratch" for name in _OURS if not defaults.get(name)}
-    for step, image in source.dockerfile.images(ours):
+    for step, image in source.dockerfile.images({**source.definition.build_args, **ours}):
         if step.name != "FROM" and not set(image) & set("/:@."):
             names = ", ".join(stage.name for stage in source.dockerfile.stages if stage.name) or "without names"
             yield finding("dockerfile.stage", source.at(step), name=image, stages=names)

@@ -147,6 +147,16 @@ TRIGGERS: list[tuple[str, Files, str]] = [
     ),
     ("secrets.variable", {"Dockerfile": "ENV A=b DB_PASSWORD=hunter2\n"}, "Dockerfile:4"),
     ("secrets.variable", {"Dockerfile": "ARG GITHUB_TOKEN=abc\n"}, "Dockerfile:4"),
+    (
+        "secrets.variable",
+        {"Dockerfile": "ARG API_TOKEN\n", "bundle.yaml": DEFINITION + "build_args: {API_TOKEN: abc}\n"},
+        "bundle.yaml",
+    ),
+    (
+        "pins.image",
+        {"Dockerfile": "ARG TAG\nFROM a:${TAG}\n", "bundle.yaml": DEFINITION + "build_args: {TAG: b}\n"},
+        "Dockerfile:2",
+    ),
     ("itex.tensorflow", {"Dockerfile": TENSORFLOW.format("2.16.1")}, "Dockerfile:4"),
     (
         "itex.tensorflow",
