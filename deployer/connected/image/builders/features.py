@@ -60,7 +60,7 @@ class Known(NamedTuple):
 
 
 def lacking(dockerfile: Dockerfile, known: Known) -> Sequence[UnknownPart]:
-    """Return the parts of a Dockerfile that a builder does not know. A frontend named by digest may know all of them."""
+    """Return the parts of a Dockerfile that a builder does not know. A frontend given by digest may know all."""
     if known.docker != (0, 0) and "@sha256:" in dockerfile.directives.get("syntax", (0, ""))[1]:
         return []
     return [
