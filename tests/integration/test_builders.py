@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from deployer.connected.ground import engine as engines
 from deployer.system import files
@@ -16,7 +17,16 @@ from tests.lab.engine import Engine
 
 pytestmark = [pytest.mark.integration, pytest.mark.needs("root", "docker", "mmdebstrap")]
 
-BUILDERS = ("classic", "buildkit", pytest.param("podman", marks=pytest.mark.needs("podman")))
+
+def builders(*slow: str) -> list[ParameterSet]:
+    """Return the builders as parameters; the slow tier has those whose like the smoke tier has elsewhere."""
+    podman = pytest.mark.needs("podman")
+    return [
+        pytest.param(name, marks=[podman] * (name == "podman") + [pytest.mark.slow] * (name in slow))
+        for name in ("classic", "buildkit", "podman")
+    ]
+
+
 #: This machine's root may not raise limits, and crun refuses a mix of both versions of cgroups.
 CONTAINERS = """\
 [engine]
@@ -80,7 +90,7 @@ def builder(request: pytest.FixtureRequest, tmp_path: Path, engine: Engine):  # 
     made.end()
 
 
-@pytest.mark.parametrize("builder", BUILDERS, indirect=True)
+@pytest.mark.parametrize("builder", builders("classic"), indirect=True)
 def test_settings_and_secrets_are_read_in_the_build_and_leave_no_trace(builder: Builder, tmp_path: Path) -> None:
     (tmp_path / "ca.crt").write_text(CA)
     (tmp_path / "pip.conf").write_text(PIP)
@@ -117,7 +127,7 @@ def test_settings_and_secrets_are_read_in_the_build_and_leave_no_trace(builder: 
         assert "one of its files contains the secret token" in done.stderr
 
 
-@pytest.mark.parametrize("builder", BUILDERS[1:], indirect=True)
+@pytest.mark.parametrize("builder", builders("podman")[1:], indirect=True)
 def test_the_dockerfile_of_2026_is_built(builder: Builder) -> None:
     folder = builder.definition
     (folder / "script").write_text("#!/bin/sh\necho from the context\n")
@@ -142,7 +152,7 @@ def test_the_dockerfile_of_2026_is_built(builder: Builder) -> None:
     assert b"from the context" in builder.packed()
 
 
-@pytest.mark.parametrize("builder", BUILDERS, indirect=True)
+@pytest.mark.parametrize("builder", builders("buildkit", "podman"), indirect=True)
 def test_failures_have_one_line_and_their_exit_code(builder: Builder, tmp_path: Path) -> None:
     done = builder.build("FROM ${BASE}\nRUN echo 'E: Unable to locate package vmi' >&2; exit 7\n", "--quiet")
     assert done.returncode == 1
