@@ -110,6 +110,7 @@ def test_each_site_gets_and_runs_its_own(cli: Cli, bundle: Path, lab: Lab, arm: 
     assert again["sent"] == 0
 
 
+@pytest.mark.slow
 def test_a_changed_line_sends_only_itself(cli: Cli, bundle: Path, arm: Lab, folder: Path) -> None:
     (folder / "app" / "add.py").write_text(PROGRAM + "# changed\n")
     profile, new = str(folder / "arm.yaml"), folder / "new.tar"

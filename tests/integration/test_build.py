@@ -170,11 +170,15 @@ def test_build_settings_are_there_in_the_build_and_leave_no_trace(
     ("last_stage", "reason"),
     [
         ("FROM ${BUILD_BASE}\n", "made from BUILD_BASE"),
-        (f"FROM ${{BUILD_BASE}}\nRUN rm -rf /{MARK}\n", "made from BUILD_BASE"),
+        pytest.param(f"FROM ${{BUILD_BASE}}\nRUN rm -rf /{MARK}\n", "made from BUILD_BASE", marks=pytest.mark.slow),
         ("FROM ${BASE}\nCOPY --from=build /stolen /etc/innocent\n", "its files contains the build settings"),
         (f"FROM ${{BASE}}\nENV SSL_CERT_FILE=/{MARK}/ca.crt\n", "configuration or history shows the build settings"),
         ("FROM ${BASE}\nRUN echo someone:a-secret >/etc/login\n", "shows the login for index.invalid"),
-        ("FROM ${BASE}\nCOPY --from=build /login /login\n", "files contains the login for index.invalid"),
+        pytest.param(
+            "FROM ${BASE}\nCOPY --from=build /login /login\n",
+            "files contains the login for index.invalid",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_trace_of_the_build_settings_is_refused(

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from deployer.connected.ground import engine as engines
 from deployer.system import files
@@ -16,7 +17,16 @@ from tests.lab.engine import Engine
 
 pytestmark = [pytest.mark.integration, pytest.mark.needs("root", "docker", "mmdebstrap")]
 
-BUILDERS = ("classic", "buildkit", pytest.param("podman", marks=pytest.mark.needs("podman")))
+
+def builders(*slow: str) -> list[ParameterSet]:
+    """Return the builders as parameters; the slow tier has those whose like the smoke tier has elsewhere."""
+    podman = pytest.mark.needs("podman")
+    return [
+        pytest.param(name, marks=[podman] * (name == "podman") + [pytest.mark.slow] * (name in slow))
+        for name in ("classic", "buildkit", "podman")
+    ]
+
+
 #: This machine's root may not raise limits, and crun refuses a mix of both versions of cgroups.
 CONTAINERS = """\
 [engine]
@@ -80,7 +90,7 @@ def builder(request: pytest.FixtureRequest, tmp_path: Path, engine: Engine):  # 
     made.end()
 
 
-@pytest.mark.parametrize("builder", BUILDERS, indirect=True)
+@pytest.mark.parametrize("builder", builders("classic"), indirect=True)
 def test_settings_and_secrets_are_read_in_the_build_and_leave_no_trace(builder: Builder, tmp_path: Path) -> None:
     (tmp_path / "ca.crt").write_text(CA)
     (tmp_path / "pip.conf").write_text(PIP)
@@ -90,6 +100,11 @@ def test_settings_and_secrets_are_read_in_the_build_and_leave_no_trace(builder: 
         "FROM ${BUILD_BASE} AS build\n"
         'RUN grep -q VGhpcyBp "$PIP_CERT" && grep -q index.invalid "$PIP_CONFIG_FILE" && cp "$PIP_CONFIG_FILE" /kept\n'
     )
+    words = "a 'b' $(touch /made) \"$HOME\", c=d"
+    (builder.definition / "words").write_text(words)
+    with open(builder.definition / "bundle.yaml", "a") as definition:
+        definition.write(f"build_args: {{WORDS: {json.dumps(words)}}}\n")
+    settings += 'ARG WORDS\nCOPY words /words\nRUN printf %s "$WORDS" | cmp - /words && ! test -e /made\n'
     secret = ""
     if builder.name != "classic":
         secret = "RUN --mount=type=secret,id=token test $(wc -c </run/secrets/token) = 16\n"
@@ -107,12 +122,12 @@ def test_settings_and_secrets_are_read_in_the_build_and_leave_no_trace(builder: 
     assert "one of its files contains the build settings" in done.stderr
     if secret:
         copied = "RUN --mount=type=secret,id=token cp /run/secrets/token /kept\n"
-        done = builder.build(f"FROM ${{BASE}}\n{copied}", *given[4:])
+        done = builder.build(f"FROM ${{BASE}}\nARG WORDS\n{copied}", *given[4:])
         assert done.returncode == 3
         assert "one of its files contains the secret token" in done.stderr
 
 
-@pytest.mark.parametrize("builder", BUILDERS[1:], indirect=True)
+@pytest.mark.parametrize("builder", builders("podman")[1:], indirect=True)
 def test_the_dockerfile_of_2026_is_built(builder: Builder) -> None:
     folder = builder.definition
     (folder / "script").write_text("#!/bin/sh\necho from the context\n")
@@ -137,15 +152,18 @@ def test_the_dockerfile_of_2026_is_built(builder: Builder) -> None:
     assert b"from the context" in builder.packed()
 
 
-@pytest.mark.parametrize("builder", BUILDERS, indirect=True)
-def test_failures_have_one_line_and_their_exit_code(builder: Builder) -> None:
+@pytest.mark.parametrize("builder", builders("buildkit", "podman"), indirect=True)
+def test_failures_have_one_line_and_their_exit_code(builder: Builder, tmp_path: Path) -> None:
     done = builder.build("FROM ${BASE}\nRUN echo 'E: Unable to locate package vmi' >&2; exit 7\n", "--quiet")
     assert done.returncode == 1
     first = done.stderr.splitlines()[0]
     assert first.startswith("deployer: error: build of deployer/pytest-builders:0 failed in step ")
     assert first.endswith("exit 7: exit 7: E: Unable to locate package vmi")
-    done = builder.build("FROM ${BASE}\nRNU true\n", "--quiet")
+    (tmp_path / "ca.crt").write_text(CA)
+    done = builder.build("FROM ${BASE}\nRUN true\nRNU true\n", "--quiet", "--ca-bundle", str(tmp_path / "ca.crt"))
     assert (done.returncode, "RNU" in done.stderr) == (2, True)
+    assert ("line 5" in done.stderr) == (builder.name != "podman")  # it prints no number
+    assert "PIP_CERT" not in done.stderr
     newer = "FROM ${BASE}\nRUN <<EOF\ntrue\nEOF\nRUN --security=insecure true\n"
     done = builder.build(newer, "--quiet")
     assert done.returncode == 3

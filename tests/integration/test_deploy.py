@@ -123,6 +123,7 @@ exec {ssh} "$@"
 """
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_line_that_breaks_during_the_submission_leaves_one_job(
     built: Cli, lab: Lab, definition: Path, tmp_path: Path

@@ -18,6 +18,7 @@ from tests.integration.conftest import Cli
 
 pytestmark = [
     pytest.mark.integration,
+    pytest.mark.slow,
     pytest.mark.needs("root", "mmdebstrap", "aarch64-compiler", "aarch64-emulation", "squashfs"),
 ]
 

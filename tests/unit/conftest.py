@@ -7,18 +7,18 @@ from deployer.site.capture import machine
 
 @pytest.fixture(scope="session", autouse=True)
 def _no_profile(tmp_path_factory):
-    """Give login shells an empty home: a developer's own ``.profile`` may be slow, or wait for ever."""
+    """Give login shells an empty home: a developer's own ``.profile`` may be slow, or wait for ever. Have no engine."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
+        patch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")  # without it, each command starts podman's service
         yield
 
 
 @pytest.fixture
 def own_folders(tmp_path, monkeypatch):
-    """Keep the laptop's settings, records and caches in folders of this test, and let no engine answer."""
+    """Keep the laptop's settings, records and caches in folders of this test."""
     for name in ("CONFIG", "STATE", "CACHE"):
         monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name.lower()))
-    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no.sock")
 
 
 @pytest.fixture(scope="session", autouse=True)

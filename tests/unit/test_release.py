@@ -10,8 +10,6 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from cyclonedx.schema import SchemaVersion
-from cyclonedx.validation.json import JsonStrictValidator
 
 ROOT = Path(__file__).resolve().parents[2]
 CHANGELOG = """# Changelog
@@ -83,7 +81,11 @@ def test_notes_are_the_section_of_the_version(release: ModuleType) -> None:
     assert release._notes(CHANGELOG, "0.2.0") == "# deployer 0.2.0\n\n- new\n"
 
 
+@pytest.mark.thorough
 def test_the_bill_of_materials_is_cyclonedx(release: ModuleType) -> None:
+    from cyclonedx.schema import SchemaVersion
+    from cyclonedx.validation.json import JsonStrictValidator  # five seconds of import
+
     text = release._json(release._sbom(ROOT, "0.2.0"))
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
     assert '"pkg:pypi/pydantic@' in text
@@ -113,6 +115,7 @@ def test_the_offline_file_of_another_platform_or_an_old_python(
     assert not (tmp_path / ".local").exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("platform", ["linux-x86_64", "linux-aarch64", "macos-arm64", "macos-x86_64"])
 def test_a_dependency_without_a_wheel_stops_a_release(
     release: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, platform: str

@@ -5,6 +5,7 @@ import functools
 import hashlib
 import os
 import re
+import shutil
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -71,7 +72,8 @@ def connect() -> docker.DockerClient:
     except PermissionError as error:
         raise MissingTool(f"the Docker engine at {host} refuses this user: {_reason(error)}", _JOIN) from error
     except (DockerException, *_LOST, OSError) as error:
-        raise MissingTool(f"no Docker engine answers at {host}: {_reason(error)}", _INSTALL) from error
+        hint = _INSTALL if shutil.which("buildah") is None else f"buildah alone is not enough: {_INSTALL}"
+        raise MissingTool(f"no Docker engine answers at {host}: {_reason(error)}", hint) from error
     client.api.timeout = PATIENCE
     return client
 

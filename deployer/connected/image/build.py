@@ -172,7 +172,7 @@ def _build(
     for item in of_builder if with_settings != clean else ():  # report this before minutes of building
         say(f"base: {item.subject}: {item.message}; {item.remedy}")
     machine = str(engine.image_config(client, clean)["Architecture"])
-    arguments = {**_bases(definition, clean, with_settings, machine), **host.proxies}
+    arguments = {**definition.build_args, **_bases(definition, clean, with_settings, machine), **host.proxies}
     if options.mode.offline and definition.dockerfile_path is not None:
         offline.check_dockerfile(client, definition.dockerfile_path, arguments)
     receipt = record_of(definition)
@@ -235,7 +235,7 @@ def _bases(definition: Definition, clean: str, with_settings: str, target: str) 
     if definition.dockerfile_path is None:
         return arguments
     parsed = dockerfile.parse(files.read_text(str(definition.dockerfile_path)))
-    declared = dict(pair for step in parsed.arguments for pair in step.pairs())
+    declared = parsed.defaults()
     automatic = {"TARGETARCH": target, "TARGETOS": "linux", "TARGETPLATFORM": f"linux/{target}"}
     arguments.update({name: value for name, value in automatic.items() if name in declared})
     return {name: value for name, value in arguments.items() if not declared.get(name)}

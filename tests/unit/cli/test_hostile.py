@@ -20,6 +20,7 @@ from deployer.cli.site import main as site
 from deployer.contract.base.json_records import Fields
 from deployer.contract.rules.findings import ERROR, Finding
 from deployer.contract.rules.verdict import judged
+from deployer.site.capture.software import mpi
 from tests import running
 from tests.unit.connected.bundle.about.test_diff import ENTRIES, file, write
 
@@ -35,7 +36,8 @@ PROGRAMS = ("ssh", "sftp", "docker", "sbatch", "squeue", "sinfo", "ssh-keygen", 
 
 @pytest.fixture(autouse=True)
 def _nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_folders: None) -> None:
-    """Be in an empty folder, with no programs but hostile ones, no engine and no site."""
+    """Be in an empty folder, with no programs but hostile ones, no engine, no site and no MPI."""
+    monkeypatch.setattr(mpi, "_libraries_below", lambda *_: iter(()))  # it takes a second to look for them
     (tmp_path / "bin").mkdir()
     for name in PROGRAMS:
         running.program(tmp_path / "bin", name, HOSTILE_PROGRAM)

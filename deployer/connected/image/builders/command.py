@@ -58,9 +58,12 @@ def run(
     transcript = wanted.transcript
     (scratch / "Dockerfile").write_text(source.text, "utf-8")
     (scratch / "Dockerfile.dockerignore").write_text("\n".join(source.excluded), "utf-8")
-    given = {**wanted.arguments, **(wanted.mounted.environment if wanted.mounted.settings else {})}
+    variables = wanted.mounted.environment if wanted.mounted.settings else {}
+    given = {**wanted.arguments, **variables}
+    # Proxies are not for the process list: they may have logins. No other argument is a variable of the builder itself.
+    proxies = {name: value for name, value in given.items() if name.lower().endswith("_proxy")}
     options = [f"--iidfile={scratch / 'id'}", f"--file={scratch / 'Dockerfile'}"]
-    options += [f"--build-arg={name}" for name in given]  # values are not for the process list: they may have logins
+    options += [f"--build-arg={name}" + (f"={value}" if name not in proxies else "") for name, value in given.items()]
     options += [f"--label={name}={value}" for name, value in wanted.labels.items()]
     options += _mounts(wanted, scratch)
     options += ["--network=none"] if wanted.offline else []
@@ -69,12 +72,14 @@ def run(
     options += [f"--target={wanted.target}"] if wanted.target else []
 
     added = rewritten.mount_options(wanted.mounted.settings)
-    own = {**given, **environment(env)}
+    own = {**proxies, **environment(env)}
     running = process.Background([*argv, *options, str(source.folder)], own, str(scratch / "log"))
     last = ""
     try:
         for line in filter(None, _followed(running, scratch / "log")):
             last = line.replace(added, "") if added else line
+            if _UNREADABLE.search(last):
+                last = rewritten.own_lines(last, source.text, len(variables))
             reader.line(last)
     finally:
         running.stop(_ENDS_SECONDS)

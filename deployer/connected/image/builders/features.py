@@ -1,7 +1,7 @@
 """Parts of the Dockerfile format that not every builder knows, and the first version of each builder that does.
 
 Sources: Dockerfile release notes (frontends 1.2 to 1.20), and the Docker Engine and buildah releases that contain them;
-all but --security were tried with Docker 20.10 and 26.1, buildah 1.28 and 1.39.
+all but --security and env= were tried with Docker 20.10 and 26.1, buildah 1.28 and 1.39.
 """
 
 import re
@@ -37,9 +37,10 @@ class Feature(NamedTuple):
     buildah: tuple[int, int] | None
 
 
-HEREDOC = "a here-document"
+HEREDOC, SECRET_ENV = "a here-document", "--mount=type=secret,env="
 FEATURES: Mapping[str, Feature] = {
     "--mount": Feature((20, 10), (1, 24)),
+    SECRET_ENV: Feature((27, 3), (1, 44)),
     "--chmod": Feature((20, 10), (1, 24)),
     "--network": Feature((23, 0), (1, 39)),
     "--checksum": Feature((24, 0), (1, 39)),
@@ -59,7 +60,9 @@ class Known(NamedTuple):
 
 
 def lacking(dockerfile: Dockerfile, known: Known) -> Sequence[UnknownPart]:
-    """Return the parts of a Dockerfile that a builder does not know."""
+    """Return the parts of a Dockerfile that a builder does not know. A frontend given by digest may know all."""
+    if known.docker != (0, 0) and "@sha256:" in dockerfile.directives.get("syntax", (0, ""))[1]:
+        return []
     return [
         UnknownPart(instruction.line, f"{instruction.name} {name}", _able(FEATURES[name]))
         for instruction in dockerfile.instructions()
@@ -75,7 +78,11 @@ def version(text: str) -> tuple[int, int]:
 
 
 def _used(instruction: Instruction) -> Iterator[str]:
-    yield from (name for name in (flag.partition("=")[0] for flag in instruction.flags) if name in FEATURES)
+    for flag in instruction.flags:
+        yield from {flag.partition("=")[0]} & FEATURES.keys()
+        options = flag.removeprefix("--mount=").split(",")
+        if "type=secret" in options and any(option.startswith("env=") for option in options):
+            yield SECRET_ENV
     if instruction.heredoc:
         yield HEREDOC
 

@@ -83,7 +83,7 @@ class BuildahLines:
         elif line.startswith("--> Using cache"):
             self._transcript.reuse(self._key)
         elif line.startswith("Error: "):
-            self.error = line.removeprefix("Error: ")
+            self.error = line.removeprefix("Error: ").partition(" &imagebuilder.Step{")[0]
             code = _CODE.search(line)
             self.code = int(code[1]) if code else None
         elif not line.startswith("--> "):

@@ -61,6 +61,24 @@ def mount_options(names: Collection[str]) -> str:
     return "".join(f" --mount=type=secret,id={secret_id(name)},target={FOLDER}/{name},mode=0444" for name in names)
 
 
+def own_lines(message: str, text: str, added: int) -> str:
+    """Return a builder's message with the line numbers of the Dockerfile before ``mounting``.
+
+    Args:
+        text: the Dockerfile after ``mounting``.
+        added: the number of variables, for each of which ``mounting`` added a line before a stage's first RUN.
+    """
+    runs = [[step.line for step in stage.instructions if step.name == "RUN"] for stage in dockerfile.parse(text).stages]
+
+    def own(number: re.Match[str]) -> str:
+        line = int(number[0])
+        for first, *_ in filter(None, reversed(runs)):
+            line -= min(max(line - first + added, 0), added)
+        return str(line)
+
+    return re.sub(r"(?<=\bline )\d+", own, message)
+
+
 def secret_id(name: str) -> str:
     """Return the id of the secret with a file of the build settings."""
     return f"deployer-{name}"

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -51,6 +51,9 @@ Reference = Annotated[
 DebianPackage = Annotated[
     str, form(r"^[a-z0-9][a-z0-9.+-]+(:[a-z0-9-]+)?$", "the name of a Debian package: python3-numpy")
 ]
+
+#: Arguments that ``build`` sets, that are settings of this machine, or that change what BuildKit does.
+_OWN_ARGS = re.compile(r"(BASE|BUILD_BASE|(TARGET|BUILD)(PLATFORM|OS|ARCH|VARIANT)|BUILDKIT_.*|(?i:.*_proxy))$")
 
 _IMAGE = re.compile(r"^[a-z0-9][a-zA-Z0-9._/:-]*@sha256:[0-9a-f]{64}$")
 
@@ -264,6 +267,8 @@ class Definition(Model):
         context: folder with the Dockerfile and the files that it copies, relative to this file; definitions with one
             context and base share an image: ``../shared``; default: the folder of this file
         dockerfile: relative to the context: ``Dockerfile.gpu``; without a Dockerfile, the image is the base
+        build_args: values for the Dockerfile's ARG lines, in the image's history like any ARG: ``CUDA: "12.4"``;
+            secrets are for ``build --secret``
         app: folder of the files that jobs use, relative to this file: programs, scripts, input; default:
             ``app``, if it exists
         python: Python packages beside the image
@@ -276,6 +281,7 @@ class Definition(Model):
     """
 
     many_lines = frozenset({"description"})
+    variables = frozenset({"build_args"})
 
     # The order of the fields matters: a validator has access only to the fields before its own.
     name: BundleName
@@ -285,6 +291,7 @@ class Definition(Model):
     architectures: list[Literal["x86_64", "aarch64"]] = []
     context: ExistingFolder | None = None
     dockerfile: str = DOCKERFILE
+    build_args: dict[str, str] = {}
     app: ExistingFolder | None = None
     python: Python | None = None
     framework: Framework | None = None
@@ -309,6 +316,20 @@ class Definition(Model):
                 raise ValueError(f"{path} is outside the {what}, which is all that a build can read")
         return name
 
+    @field_validator("build_args")
+    @classmethod
+    def _args_of_the_dockerfile(cls, given: dict[str, str], info: ValidationInfo) -> dict[str, str]:
+        """Refuse values that the Dockerfile does not read, and those of ``build`` and of builders."""
+        own = [((name,), "is set by build itself, not by a definition") for name in given if _OWN_ARGS.match(name)]
+        known = set(given)
+        if isinstance(info.context, Path) and "dockerfile" in info.data:
+            steps = _parsed(info.context, info.data).instructions()
+            known = {name for step in steps if step.name == "ARG" for name, _ in step.pairs()}
+        words = f"is not an ARG of the Dockerfile; it has: {', '.join(sorted(known)) or 'none'}"
+        if problems := own + [((name,), words) for name in given if name not in known]:
+            raise Problems(problems)
+        return given
+
     @field_validator("horovod")
     @classmethod
     def _has_what_it_needs(cls, horovod: Horovod | None, info: ValidationInfo) -> Horovod | None:
@@ -319,7 +340,7 @@ class Definition(Model):
         if "framework" in info.data and info.data["framework"] is None:
             problems.append(((), "needs a framework: write framework: tensorflow, or pytorch"))
         if isinstance(info.context, Path) and "dockerfile" in info.data:
-            stages = _stages(info.context / (info.data.get("context") or "") / str(info.data["dockerfile"]))
+            stages = [stage.name for stage in _parsed(info.context, info.data).stages if stage.name]
             if horovod.stage not in stages:
                 known = ", ".join(stages) or "none"
                 problems.append((("stage",), f"the Dockerfile has no stage {horovod.stage!r}; it names: {known}"))
@@ -377,8 +398,7 @@ class Definition(Model):
             if not self.jobs:
                 raise Problems([(("jobs",), "must not be empty: with a base there is at least one job")])
             return self
-        of_images = {"app", "architectures", "python", "framework", "horovod", "mpi", "context", "dockerfile", "jobs"}
-        image = of_images & self.model_fields_set
+        image = self.model_fields_set - {"name", "version", "description", "base", "data"}
         if image or not self.data or any(data.folder is None for data in self.data.values()):
             also = f", and has {', '.join(sorted(image))}" if image else ""
             message = "either give a base (base: {debian: bookworm}), or data folders alone, for others to use"
@@ -491,12 +511,12 @@ def load(path: str | Path) -> Definition:
     return definition
 
 
-def _stages(path: Path) -> list[str]:
-    """Return the names of a Dockerfile's stages, empty if it cannot be read."""
+def _parsed(folder: Path, fields: Mapping[str, Any]) -> dockerfiles.Dockerfile:
+    """Return the Dockerfile of a definition with these fields, an empty one if it cannot be read."""
     try:
-        return [stage.name for stage in dockerfiles.parse(path.read_text("utf-8")).stages if stage.name]
+        return dockerfiles.parse((folder / (fields.get("context") or "") / fields["dockerfile"]).read_text("utf-8"))
     except (OSError, ValueError):
-        return []
+        return dockerfiles.parse("")
 
 
 def _find(path: Path) -> Path:

@@ -3,6 +3,7 @@
 Source: Docker, "Dockerfile reference": format, parser directives, line continuation, FROM, here-documents.
 """
 
+import functools
 import json
 import re
 import shlex
@@ -104,13 +105,17 @@ class Dockerfile(NamedTuple):
         for stage in self.stages:
             yield from stage.instructions
 
-    def images(self, arguments: Mapping[str, str]) -> Iterator[tuple[Instruction, str, str]]:
-        """Yield each FROM, ``--from`` and mount of an image, not of a stage: its name as written, without variables.
+    def defaults(self) -> dict[str, str]:
+        """Return the names and default values of the ARGs before the first FROM."""
+        return dict(pair for argument in self.arguments for pair in argument.pairs())
+
+    def images(self, arguments: Mapping[str, str]) -> Iterator[tuple[Instruction, str]]:
+        """Yield each FROM, ``--from`` and mount of an image, not of a stage, with the name that variables give it.
 
         Args:
             arguments: values given to the build. They take precedence over the defaults of ARG.
         """
-        values = {**dict(pair for argument in self.arguments for pair in argument.pairs()), **arguments}
+        values = {**self.defaults(), **arguments}
         stages = {"scratch", ""}
         for number, stage in enumerate(self.stages):
             first, *others = stage.instructions
@@ -118,7 +123,7 @@ class Dockerfile(NamedTuple):
             for step, written in [(first, stage.base), *copied]:
                 image = _VARIABLE.sub(lambda found: _value(found, values), written)
                 if image.lower() not in stages:
-                    yield step, written, image
+                    yield step, image
             stages |= {stage.name, str(number)}
 
     def image(self) -> list[Instruction]:
@@ -139,6 +144,7 @@ class Dockerfile(NamedTuple):
             found.insert(0, named[-1])
 
 
+@functools.lru_cache(maxsize=8)
 def parse(text: str) -> Dockerfile:
     """Return a parsed Dockerfile. Lines that are not instructions are ignored here, because the engine refuses them."""
     lines = text.removeprefix("\ufeff").splitlines()

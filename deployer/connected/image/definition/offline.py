@@ -34,7 +34,7 @@ def check_dockerfile(client: docker.DockerClient, path: Path, arguments: Mapping
 def fetched(text: str, arguments: Mapping[str, str]) -> list[tuple[int, str, str]]:
     """Return (line, image, "") for each required image, and (line, "", address) for each download, in order."""
     parsed = dockerfile.parse(text)
-    needs = [(step.line, image, "") for step, _, image in parsed.images(arguments)]
+    needs = [(step.line, image, "") for step, image in parsed.images(arguments)]
     for step in parsed.instructions():
         if step.name == "ADD":
             needs += [(step.line, "", word) for word in step.words()[:-1] if _ADDRESS.match(word)]

@@ -52,13 +52,15 @@ def lint(definition: Definition, accept: Collection[str] = ()) -> Linted:
     findings = list(before_build(definition))
     image = unchecked = ""
     builder: Builder | None = None
+    if not definition.needs_engine:  # it has no Dockerfile, and its image is a file
+        return Linted([item for item in findings if item.code not in accept], image)
     if definition.dockerfile_path is not None:
         try:
             findings += hadolint.findings(definition.dockerfile_path)
         except MissingTool as error:  # hadolint is optional, and none of its rules stops a build
             unchecked = f"{error.message}; {error.hint}"
     with contextlib.suppress(MissingTool), contextlib.closing(engine.connect()) as client:
-        builder = choice.choose(client)
+        builder = choice.choose(client) if definition.dockerfile_path else None
         if engine.has_image(client, definition.tag):
             image = definition.tag
             with imagelayers.opened(client, image) as opened:

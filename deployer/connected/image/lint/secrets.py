@@ -46,7 +46,10 @@ def in_files(source: DefinitionSource) -> Iterator[Finding]:
 
 
 def in_variables(source: DefinitionSource) -> Iterator[Finding]:
-    """Check secrets.variable in ENV and ARG of all stages. Anyone who has the Dockerfile can read an ARG's default."""
+    """Check secrets.variable in ENV and ARG of all stages, and in build_args. All of them can be read in the image."""
+    for name, value in source.definition.build_args.items():
+        if value and (_names_a_secret(name) or _by_content(value)):
+            yield finding("secrets.variable", source.bundle, instruction="build_args", name=name)
     for instruction in source.dockerfile.instructions():
         if instruction.name in ("ENV", "ARG"):
             for name, value in instruction.pairs():

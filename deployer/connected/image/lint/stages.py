@@ -19,10 +19,15 @@ _APT_LISTS = "/var/lib/apt/lists"
 
 
 def images(source: DefinitionSource) -> Iterator[Finding]:
-    """Check pins.image in FROM and COPY --from."""
-    for step, written, image in source.dockerfile.images({}):
-        if not variables(written) & _OURS and "@sha256:" not in image:
-            yield finding("pins.image", source.at(step), image=written)
+    """Check pins.image in FROM and --from, and dockerfile.stage: a single word in --from is probably a stage."""
+    defaults = source.dockerfile.defaults()
+    ours = {name: "scratch" for name in _OURS if not defaults.get(name)}
+    for step, image in source.dockerfile.images({**source.definition.build_args, **ours}):
+        if step.name != "FROM" and not set(image) & set("/:@."):
+            names = ", ".join(stage.name for stage in source.dockerfile.stages if stage.name) or "without names"
+            yield finding("dockerfile.stage", source.at(step), name=image, stages=names)
+        elif "@sha256:" not in image:
+            yield finding("pins.image", source.at(step), image=image)
 
 
 def user(source: DefinitionSource) -> Iterator[Finding]:

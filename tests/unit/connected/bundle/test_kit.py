@@ -209,6 +209,7 @@ def _fake(folder: Path, last: str) -> Path:
     return path
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
 def test_a_proot_that_shows_the_host_s_root_is_refused(tmp_path: Path) -> None:
     with pytest.raises(JobFailed, match="fails the test of its root: it sees the host's root"):
@@ -331,6 +332,7 @@ def test_the_command_line_knows_the_parts() -> None:
 # --- what is made ---
 
 
+@pytest.mark.thorough
 def test_a_part_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
 

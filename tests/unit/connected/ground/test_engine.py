@@ -141,6 +141,16 @@ def test_podman_is_the_engine_if_nothing_leads_to_docker(tmp_path: Path, monkeyp
     assert engine.address() == engine.DEFAULT_HOST
 
 
+def test_buildah_alone_is_not_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    running.program(tmp_path, "buildah", "exit 0\n")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none")
+    with pytest.raises(MissingTool) as caught:
+        engine.connect()
+    assert caught.value.hint.startswith("buildah alone is not enough: install and start Docker")
+    assert "or install podman" in caught.value.hint
+
+
 def test_a_podman_that_does_not_start_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     running.program(tmp_path, "podman", "echo 'cannot find newuidmap' >&2; exit 125\n")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)

@@ -8,13 +8,20 @@ import pytest
 
 from deployer.cli.laptop import main as command
 from deployer.connected.image.bases import base as bases
+from deployer.connected.image.definition import settings
 from deployer.contract.base.errors import IntegrityError, MissingTool, Refused
 from tests import tars
 
 ROOT = tars.layer([("etc/marker", b"it"), ("bin/tool", b"\x7fELF")])
 
 
-pytestmark = pytest.mark.usefixtures("own_folders")
+pytestmark = pytest.mark.usefixtures("own_folders", "no_pip")
+
+
+@pytest.fixture
+def no_pip(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have no settings of pip: each build would start it for them."""
+    monkeypatch.setattr(settings, "_pip_config", lambda _: "")
 
 
 def define(tmp_path: Path, base: str, more: str = "") -> str:
@@ -102,8 +109,8 @@ def test_what_app_imports_is_judged_by_build_and_pack(tmp_path: Path, capsys: py
         tars.layer([("bin/tool", b"\x7fELF"), ("usr/lib/python3.11/os.py", b""), ("usr/lib/python3.11/json.py", b"")])
     )
     definition = define(tmp_path, "archive: ../root.tar")
-    settings, script = Path(definition, "bundle.yaml"), Path(definition, "app", "t.py")
-    settings.write_text(settings.read_text().replace("[/bin/tool]", "[/bin/tool, /deployer/app/t.py]"))
+    bundle, script = Path(definition, "bundle.yaml"), Path(definition, "app", "t.py")
+    bundle.write_text(bundle.read_text().replace("[/bin/tool]", "[/bin/tool, /deployer/app/t.py]"))
     script.parent.mkdir()
     pack = ["pack", definition, "-o", str(tmp_path / "b.tar")]
     script.write_text("import os, json\n")
@@ -113,7 +120,7 @@ def test_what_app_imports_is_judged_by_build_and_pack(tmp_path: Path, capsys: py
         code, _, said = called(capsys, *words)
         assert (code, "app/t.py:1: app.import: it imports gone, which neither" in said) == (Refused.exit_code, True)
         assert called(capsys, *words, "--accept", "app.import")[0] == 0
-    settings.write_text(settings.read_text().replace("[/bin/tool, /deployer/app/t.py]", "[sh, -c, pip install x]"))
+    bundle.write_text(bundle.read_text().replace("[/bin/tool, /deployer/app/t.py]", "[sh, -c, pip install x]"))
     for words in (["build", definition], pack):
         code, _, said = called(capsys, *words)
         assert (code, "network.run-time" in said) == (Refused.exit_code, True)

@@ -19,7 +19,7 @@ version: "1"
 base: {debian: bookworm, include: [python3]}
 jobs: {only: {command: ["true"]}}
 """
-DOCKERFILE = "ARG BASE\nFROM ${BASE}\nCOPY sub/*.txt lists/ /x/\n"
+DOCKERFILE = "ARG BASE\nFROM ${BASE}\nARG BUILD\nCOPY sub/*.txt lists/ /x/\n"
 
 
 @pytest.fixture
@@ -48,6 +48,7 @@ def write(folder: Path, path: str, text: str) -> None:
         ("Dockerfile", DOCKERFILE + "# one more line\n"),
         ("bundle.yaml", BUNDLE.replace("python3", "python3, gcc")),
         ("bundle.yaml", BUNDLE.replace("bookworm", "trixie")),
+        ("bundle.yaml", BUNDLE + "build_args: {BUILD: x}\n"),
         ("sub/a.txt", "changed"),
         ("sub/new.txt", ""),
         ("lists/deep/c", "changed"),

@@ -34,5 +34,5 @@ def test_a_python_says_what_it_is_and_has(python: str, tmp_path: Path) -> None:
     assert said["packages"]["debian-like"] == "2+dfsg"
     assert "broken" not in said["packages"]
     assert said["packages"]["pytest"]
-    assert said["python"] == ("3.6" if "36" in python else f"{sys.version_info[0]}.{sys.version_info[1]}")
+    assert said["python"] == ("3.6" if ".venv36" in python else f"{sys.version_info[0]}.{sys.version_info[1]}")
     assert said["glibc"].startswith("2.")

@@ -1,5 +1,6 @@
 """Each rule of lint: what it finds, and what is much like it and right."""
 
+import contextlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -103,7 +104,10 @@ TRIGGERS: list[tuple[str, Files, str]] = [
     ),
     ("pins.image", {"Dockerfile": "FROM python:3.11 AS a\nFROM ${BASE}\n"}, "Dockerfile:4"),
     ("pins.image", {"Dockerfile": "ARG TAG=ubuntu:22.04\nFROM ${TAG}\n"}, "Dockerfile:2"),
-    ("pins.image", {"Dockerfile": "COPY --from=busybox /bin/busybox /\n"}, "Dockerfile:4"),
+    ("pins.image", {"Dockerfile": "COPY --from=busybox:1.36 /bin/busybox /\n"}, "Dockerfile:4"),
+    ("pins.image", {"Dockerfile": "ARG BASE=ubuntu:22.04\nFROM ${BASE}\n"}, "Dockerfile:2"),
+    ("dockerfile.stage", {"Dockerfile": "COPY --from=busybox /bin/busybox /\n"}, "Dockerfile:4"),
+    ("dockerfile.stage", {"Dockerfile": "FROM ${BASE} AS a\nCOPY --from=B /x /y\nFROM a AS b\n"}, "Dockerfile:5"),
     ("network.run-time", {"Dockerfile": 'ENTRYPOINT ["sh", "-c", "pip install x && exec python3"]\n'}, "Dockerfile:4"),
     ("network.run-time", {"Dockerfile": "CMD wget https://example.org/data\n"}, "Dockerfile:4"),
     ("network.run-time", {"bundle.yaml": job("bash", "-lc", "cd /x; git clone https://h/r; ls")}, "bundle.yaml"),
@@ -143,6 +147,16 @@ TRIGGERS: list[tuple[str, Files, str]] = [
     ),
     ("secrets.variable", {"Dockerfile": "ENV A=b DB_PASSWORD=hunter2\n"}, "Dockerfile:4"),
     ("secrets.variable", {"Dockerfile": "ARG GITHUB_TOKEN=abc\n"}, "Dockerfile:4"),
+    (
+        "secrets.variable",
+        {"Dockerfile": "ARG API_TOKEN\n", "bundle.yaml": DEFINITION + "build_args: {API_TOKEN: abc}\n"},
+        "bundle.yaml",
+    ),
+    (
+        "pins.image",
+        {"Dockerfile": "ARG TAG\nFROM a:${TAG}\n", "bundle.yaml": DEFINITION + "build_args: {TAG: b}\n"},
+        "Dockerfile:2",
+    ),
     ("itex.tensorflow", {"Dockerfile": TENSORFLOW.format("2.16.1")}, "Dockerfile:4"),
     (
         "itex.tensorflow",
@@ -178,6 +192,14 @@ TRIGGERS: list[tuple[str, Files, str]] = [
 def test_a_rule_finds_what_it_is_for(tmp_path: Path, code: str, files: Files, where: str) -> None:
     subjects = {item.code: item.subject for item in found(tmp_path, files)}
     assert subjects == {code: where if where.startswith("job ") else str(tmp_path / where)}
+
+
+def test_an_image_is_named_with_the_defaults_of_its_variables(tmp_path: Path) -> None:
+    text = "ARG TAG=22.04\nARG BASE\nFROM ubuntu:${TAG} AS a\nFROM ${BASE}\nCOPY --from=aa /x /\n"
+    unpinned, no_stage = found(tmp_path, {"Dockerfile": text})
+    assert unpinned.message.startswith("ubuntu:22.04 has no digest")
+    assert no_stage.message == "from aa: it is neither an earlier stage nor an image with its digest"
+    assert no_stage.remedy.startswith("write a stage (they are a),")
 
 
 NEAR_MISSES: list[tuple[str, Files]] = [
@@ -234,6 +256,7 @@ NEAR_MISSES: list[tuple[str, Files]] = [
     ("itex.none", {"Dockerfile": "RUN pip install tensorflow==2.15.1\n"}),
     ("dockerfile.user", {"Dockerfile": "USER alice\nRUN true\nUSER 0:0\n"}),
     ("dockerfile.user", {"Dockerfile": "FROM ${BASE} AS a\nUSER alice\nFROM ${BASE}\nCOPY --from=a /x /x\n"}),
+    ("dockerfile.stage", {"Dockerfile": "FROM ${BASE} AS Tools\nFROM ${BASE}\nCOPY --from=tools /x /y\n"}),
     ("dockerfile.syntax", {"Dockerfile": "# syntax=docker/dockerfile:1.7\n" + START}),
     ("dockerfile.syntax", {"Dockerfile": f"# syntax=x/y:1@sha256:{64 * 'a'}\n" + START}),
     ("dockerfile.syntax", {"Dockerfile": "# a comment first\n# syntax=docker/dockerfile:1\n" + START}),
@@ -500,6 +523,24 @@ def test_build_refuses_what_lint_calls_an_error_before_it_looks_for_an_engine(tm
     assert say("build", place, *accepted)[0] == 7
     (place / "Dockerfile").write_text(START + "USER alice\n")
     assert say("build", place)[0] == 7  # a warning stops nothing
+
+
+def test_lint_asks_no_engine_about_an_image_in_a_file_and_no_builder_without_a_dockerfile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def asked(*_: object) -> None:
+        pytest.fail("it was asked")
+
+    place = written(tmp_path, {"requirements.txt": "numpy\n"})
+    (place / "Dockerfile").unlink()
+    monkeypatch.setattr(linting.choice, "choose", asked)
+    monkeypatch.setattr(linting.engine, "has_image", lambda *_: False)
+    monkeypatch.setattr(linting.engine, "connect", contextlib.ExitStack)
+    (place / "bundle.yaml").write_text(DEFINITION + WHEELHOUSE)
+    assert linting.lint(load(place)).image == ""
+    monkeypatch.setattr(linting.engine, "connect", asked)
+    (place / "bundle.yaml").write_text(DEFINITION)
+    assert linting.lint(load(place)).findings == []
 
 
 def test_one_error_is_said_in_one_line_with_its_remedy() -> None:

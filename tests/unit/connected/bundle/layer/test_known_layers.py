@@ -406,6 +406,7 @@ def _moved(_: Packer, path: Path) -> None:
     path.symlink_to("moved.tar")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("change", [_third_name, _another_inode, _another_front, _cut, _moved, None])
 def test_a_file_that_is_not_deploys_own_alone_is_written_whole(
     packer: Packer, change: Callable[[Packer, Path], None] | None, monkeypatch: pytest.MonkeyPatch

@@ -43,6 +43,16 @@ def test_each_run_step_mounts_the_settings_and_the_first_of_a_stage_has_the_vari
     assert rewritten.mounting(TEXT, [], ["PIP_CERT"]) == TEXT
 
 
+def test_messages_have_the_line_numbers_of_the_users_file() -> None:
+    text = "FROM x AS 1\nRUN 2\nCOPY 3 3\nFROM 4\nENV 5 5\nRUN 6 \\\n 7\nFROM 8\nCOPY 9 9\n"
+    changed = rewritten.mounting(text, ["ca.crt"], ["A", "B"])
+    for line, words in enumerate(text.splitlines(), 1):
+        at = next(at for at, word in enumerate(changed.splitlines(), 1) if word[-2:] == words[-2:])
+        assert rewritten.own_lines(f"error on line {at}: 4", changed, 2) == f"error on line {line}: 4"
+    assert rewritten.own_lines("line 3", changed, 2) == "line 2"  # an added line
+    assert rewritten.own_lines("line 9", text, 0) == "line 9"
+
+
 def test_what_a_builder_does_not_know_is_found_with_those_that_do() -> None:
     docker, buildah = features.Known(docker=(20, 10)), features.Known(buildah=(1, 28))
     parsed = parse(TEXT)
@@ -53,6 +63,21 @@ def test_what_a_builder_does_not_know_is_found_with_those_that_do() -> None:
     assert [part.what for part in features.lacking(parsed, buildah)] == ["RUN a here-document"]
     assert not features.lacking(parsed, features.Known(buildah=(1, 39)))
     assert features.lacking(parse("FROM x\nRUN --security=insecure x\n"), docker)[0].able.startswith("no builder")
+
+
+def test_the_builders_that_mount_a_secret_as_a_variable_are_named() -> None:
+    parsed = parse("FROM x\nRUN --mount=type=secret,id=a,env=A true\nRUN --mount=type=cache,target=/env=x true\n")
+    (part,) = features.lacking(parsed, features.Known(docker=(26, 1)))
+    assert (part.line, part.what) == (2, "RUN --mount=type=secret,env=")
+    assert part.able == "BuildKit of Docker 27.3 or buildah 1.44 (podman has one)"
+    assert not features.lacking(parsed, features.Known(docker=(27, 3)))
+
+
+def test_a_frontend_named_by_digest_decides_what_buildkit_knows() -> None:
+    parsed = parse(f"# syntax=docker/dockerfile:1.7@sha256:{64 * 'a'}\n" + TEXT.partition("\n")[2])
+    assert not features.lacking(parsed, features.Known(docker=(20, 10)))
+    for ignores_it in (features.Known(), features.Known(buildah=(1, 28))):
+        assert features.lacking(parsed, ignores_it)
 
 
 def test_versions_are_read_from_what_programs_print() -> None:

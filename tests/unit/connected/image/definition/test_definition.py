@@ -267,6 +267,19 @@ def test_horovod_needs_a_framework_and_a_stage_of_the_dockerfile(tmp_path: Path)
     assert "bundle.yaml:9: mpi: must not be empty with horovod" in message_of(place)
 
 
+def test_build_args_are_args_of_the_dockerfile_and_none_of_build_itself(tmp_path: Path) -> None:
+    place = write(tmp_path, MINIMAL + "build_args: {CUDA: '12.4', CUDAA: x, BUILDKIT_SYNTAX: x/y, Http_Proxy: p}\n")
+    (place / "Dockerfile").write_text("ARG BASE\nFROM ${BASE}\nARG CUDA=11 BUILDKIT_SYNTAX Http_Proxy\n")
+    said = message_of(place)
+    assert "build_args.CUDAA: is not an ARG of the Dockerfile; it has: BASE, BUILDKIT_SYNTAX, CUDA, Http_Proxy" in said
+    for name in ("BUILDKIT_SYNTAX", "Http_Proxy"):
+        assert f"build_args.{name}: is set by build itself, not by a definition" in said
+    (place / "bundle.yaml").write_text(MINIMAL + "build_args: {CUDA: '12.4'}\n")
+    assert load(place).build_args == {"CUDA": "12.4"}
+    (place / "Dockerfile").unlink()
+    assert "build_args.CUDA: is not an ARG of the Dockerfile; it has: none" in message_of(place)
+
+
 def test_a_definition_may_do_without_mpi(tmp_path: Path) -> None:
     assert load(write(tmp_path, MINIMAL + "mpi: []\n")).families == [NO_MPI]
 
