@@ -106,7 +106,7 @@ def test_a_short_disturbance_is_not_the_speed():
         return 0.05 if (large[-1] and sum(large) < 5) or len(large) < 4 else 0.0
 
     (link, _) = World("ab", delay).run((10**7, 10**9))
-    assert link["bytes_per_second"] > 10**9
+    assert link["bytes_per_second"] > 2 * 10**8
     assert link["nanoseconds"] < 10**7
 
 
