@@ -7,9 +7,9 @@ if MYPY:
     from typing import Dict, Mapping, Optional, Sequence
 
 #: Launchers' variables with a process's number. Slurm's is last: below mpiexec and mpirun, it has the daemon's number.
-TASK = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
+TASK = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "PALS_RANKID", "JSM_NAMESPACE_RANK", "SLURM_PROCID")
 #: Launchers' variables with the number of ranks.
-SIZE = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
+SIZE = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "JSM_NAMESPACE_SIZE", "SLURM_NTASKS")
 
 
 class RankOptions:
