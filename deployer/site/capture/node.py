@@ -26,7 +26,7 @@ _GPU_FIELDS = ("name,memory.total,compute_cap", "name,memory.total")
 def node(tools: Tools, sys: str = "/sys", proc: str = "/proc") -> Record:
     """Return this node's hardware, with the keys of a profile's ``NodeHardware``."""
     cores = _cores(sys)
-    threads, domains, gpus = set(cores.values()), _domains(sys), _gpus(tools)
+    threads, domains, shown = set(cores.values()), _domains(sys), _gpus(tools)
     memory = re.search(r"^MemTotal:\s+(\d+) kB", read_text(os.path.join(proc, "meminfo")), re.MULTILINE)
     return determined(
         {
@@ -36,8 +36,8 @@ def node(tools: Tools, sys: str = "/sys", proc: str = "/proc") -> Record:
             "numa_domains": len(domains) or None,
             "memory_total_mb": int(memory.group(1)) // 1024 if memory else None,
             "cpu": _cpu(read_text(os.path.join(proc, "cpuinfo")), tools),
-            "gpus": gpus,
-            "affinity": _affinity(sys, domains, gpus.get("count") if gpus else None),
+            "gpus": shown,
+            "affinity": _affinity(sys, domains, shown.get("count") if shown else None),
         }
     )
 
@@ -55,9 +55,11 @@ def _affinity(sys: str, domains: Dict[int, str], count: Optional[int]) -> List[R
     GPUs are numbered by PCI address, as drivers count them.
     """
     paths = sorted(glob.glob(os.path.join(sys, "bus/pci/devices/*")))
-    gpus = [path for path in paths if _read(path, "vendor") in _GPU_VENDORS and _read(path, "class").startswith("0x03")]
-    near = [_read(path, "numa_node") for path in gpus]
-    if len(gpus) != count or not {*near} <= {*map(str, domains)}:
+    found = [
+        path for path in paths if _read(path, "vendor") in _GPU_VENDORS and _read(path, "class").startswith("0x03")
+    ]
+    near = [_read(path, "numa_node") for path in found]
+    if len(found) != count or not {*near} <= {*map(str, domains)}:
         return []
     return [
         {"numa_domain": number, "gpus": [at for at, own in enumerate(near) if own == str(number)], "cpus": cpus}

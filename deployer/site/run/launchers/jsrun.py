@@ -19,7 +19,8 @@ class Jsrun(Launcher):
     """
 
     program = "jsrun"
-    ends_on_exit = False  # IBM does not describe -X 1 in detail
+    ends_on_exit = False  # what -X 1 does is known from scripts of Summit only
+    asked_by = "USR2"
     launch_node = True
 
     def words(self, start: LaunchRequest) -> List[Value]:

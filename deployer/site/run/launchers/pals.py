@@ -15,10 +15,12 @@ from deployer.site.run.pinning import cpu_lists, pin
 class Pals(Launcher):
     """Ranks get the environment of mpiexec. Its exit code is the highest of theirs, 128 + N for signal N.
 
-    A rank that exits with an error ends the others. Signals for mpiexec reach all ranks.
+    A rank that exits with an error ends the others (SIGTERM). mpiexec passes signals on to all ranks, perhaps not to
+    their children, so job.sh asks it as it asks mpirun.
     """
 
     program = "mpiexec"
+    asked_by = "USR2"
     fills_domains = True
 
     def words(self, start: LaunchRequest) -> List[Value]:
