@@ -75,12 +75,14 @@ def gpu_order(
     shape, ranks, own = layout.shape, layout.ranks_per_node, pin(layout)
     domains = shape.numa_domains or shape.sockets
     wanted = ranks * (per_rank or 1)
+    # A rank may have several sockets: Slurm counts the L3 caches of some nodes as sockets.
+    sockets = shape.sockets if own.units * shape.sockets <= shape.cores else 1
     if (
         wanted > len(places)
         or (per_rank is None and wanted != len(places))
         or not own.by_core
         or own.straddling
-        or domains % shape.sockets
+        or (domains % sockets and sockets % domains)
         or shape.cores % domains
         or (filling and cpu_lists(layout) is None)
     ):
@@ -90,8 +92,8 @@ def gpu_order(
         near.setdefault(place.domain, []).append(place.gpu)
     numbers = []
     for rank in range(ranks):
-        socket, before = rank % shape.sockets, rank // shape.sockets
-        domain = socket * (domains // shape.sockets) + before * own.units // (shape.cores // domains)
+        socket, before = rank % sockets, rank // sockets
+        domain = (socket * shape.cores // sockets + before * own.units) * domains // shape.cores
         domain = rank // _per_domain(layout, own) if filling else domain
         if len(near.get(domain, ())) < (per_rank or 1):
             return None

@@ -21,6 +21,7 @@ INSIDE = {
 }
 VALUES = {
     "-n": r"\d+(,\d+)?$",
+    "-nnodes": r"\d+$",
     "-W": r"(\d+:)?\d+(/.+)?$",
     "-w": r"(ended|done|exit)\(\d+\)$",
     "-J": r"[^\s/]{1,4094}$",
@@ -46,14 +47,18 @@ def requirement(text):
 
 def bsub(words):
     found = {}
+    stream = sys.stdin
     while words:
+        if len(words) == 1 and not words[0].startswith("-"):  # on systems with launch nodes
+            stream = open(words.pop())
+            break
         option, value, *words = words
         if option != "-w" or not re.match(VALUES["-w"], value):
             fail(255, f"{value}: Bad argument for option {option}. Job not submitted.")
         number = re.search(r"\d+", value).group()
         if not os.path.exists(os.path.join(STATE, number)):
             fail(255, f"{value}: No matching job found. Job not submitted.")
-    for line in sys.stdin.read().splitlines()[1:]:
+    for line in stream.read().splitlines()[1:]:
         if not line.startswith("#"):
             break
         if not line.startswith("#BSUB "):
@@ -61,7 +66,7 @@ def bsub(words):
         option, *rest = shlex.split(line[len("#BSUB ") :])
         if option == "-rn" and not rest:
             continue
-        if option not in ("-J", "-o", "-n", "-R", "-W", "-q", "-P", "-U", "-w", "-gpu") or len(rest) != 1:
+        if option not in ("-J", "-o", "-n", "-nnodes", "-R", "-W", "-q", "-P", "-U", "-w", "-gpu") or len(rest) != 1:
             fail(255, f"Illegal option -- {option}. Job not submitted.")
         if option == "-R":
             requirement(rest[0])
@@ -70,6 +75,8 @@ def bsub(words):
         if option == "-q" and rest[0] != "normal":
             fail(255, f"{rest[0]}: No such queue. Job not submitted.")
         found[option] = rest[0]
+    if ("-nnodes" in found) != (stream is not sys.stdin) or {"-nnodes", "-n"} <= set(found):
+        fail(255, "Job not submitted.")  # OLCF: bsub reads a file there, "input redirection will not work"
     number = str(len(os.listdir(STATE)) + 1)
     with open(os.path.join(STATE, number), "w") as stream:
         json.dump(dict(found, stat="RUN"), stream)
