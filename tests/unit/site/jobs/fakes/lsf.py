@@ -45,20 +45,25 @@ def requirement(text):
             fail(255, "Bad resource requirement syntax. Job not submitted.")
 
 
-def bsub(words):
-    found = {}
-    stream = sys.stdin
+def source(words):
+    """Check the options of bsub; return the script, and whether it is a file: so it is on systems with launch nodes."""
     while words:
-        if len(words) == 1 and not words[0].startswith("-"):  # on systems with launch nodes
-            stream = open(words.pop())
-            break
+        if len(words) == 1 and not words[0].startswith("-"):
+            with open(words[0]) as stream:
+                return stream.read(), True
         option, value, *words = words
         if option != "-w" or not re.match(VALUES["-w"], value):
             fail(255, f"{value}: Bad argument for option {option}. Job not submitted.")
         number = re.search(r"\d+", value).group()
         if not os.path.exists(os.path.join(STATE, number)):
             fail(255, f"{value}: No matching job found. Job not submitted.")
-    for line in stream.read().splitlines()[1:]:
+    return sys.stdin.read(), False
+
+
+def bsub(words):
+    found = {}
+    text, is_file = source(words)
+    for line in text.splitlines()[1:]:
         if not line.startswith("#"):
             break
         if not line.startswith("#BSUB "):
@@ -75,7 +80,7 @@ def bsub(words):
         if option == "-q" and rest[0] != "normal":
             fail(255, f"{rest[0]}: No such queue. Job not submitted.")
         found[option] = rest[0]
-    if ("-nnodes" in found) != (stream is not sys.stdin) or {"-nnodes", "-n"} <= set(found):
+    if ("-nnodes" in found) != is_file or {"-nnodes", "-n"} <= set(found):
         fail(255, "Job not submitted.")  # OLCF: bsub reads a file there, "input redirection will not work"
     number = str(len(os.listdir(STATE)) + 1)
     with open(os.path.join(STATE, number), "w") as stream:
