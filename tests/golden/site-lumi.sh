@@ -9,7 +9,6 @@
 #SBATCH --cpus-per-task=2
 #SBATCH --time=00:10:00
 #SBATCH --no-requeue
-#SBATCH --exclusive
 #SBATCH --partition=standard
 #SBATCH --account=project
 

@@ -122,6 +122,7 @@ trap leave EXIT
 
 # The container: read-only; from the host's environment only what the plan passes. Binds:
 #   /eagle/project: the site's folder, on the same path
+#   /var/run/palsd: the site's folder, on the same path
 #   /deployer/app: the bundle's app folder
 #   /deployer/deployer.pyz: this tool
 #   /deployer/job: the job's folder
@@ -197,6 +198,7 @@ exec "${clean[@]}" "$0" --silent exec "${words[@]}" "$image" "$@"
     --home="$home"
     --bind=/tmp:/tmp
     --bind=/eagle/project:/eagle/project
+    --bind=/var/run/palsd:/var/run/palsd
     --bind=WORKSPACE/images/aaaa/app:/deployer/app
     --bind=WORKSPACE/deployer.pyz:/deployer/deployer.pyz
     --bind=WORKSPACE/jobs/hello-1:/deployer/job
