@@ -100,10 +100,8 @@ def _of_site(profile: Profile, launcher: str, kind: str | None, pmi: str | None,
     if kind != _OF_SITE[launcher]:
         hint = f"correct launcher, or scheduler.kind: {_OF_SITE[launcher]}"
         raise Refused(f"{profile.name}: {launcher} starts ranks in jobs of {_OF_SITE[launcher]} only", hint)
-    if family == "none":
-        return Way(launcher, "none", None)
     default = {"pals": "cray" if family == _CRAY else "pmix"}.get(launcher, "")
-    return Way(launcher, pmi or default, None)
+    return Way(launcher, "none" if family == "none" else pmi or default, None)
 
 
 def _require(launcher: str, profile: Profile, name: str, launchers: list[str], offered: list[str]) -> None:

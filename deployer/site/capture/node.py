@@ -18,8 +18,7 @@ FLAGS = (
     "atomics", "fphp", "asimdhp", "asimdrdm", "asimddp", "asimdfhm", "fcma", "jscvt", "lrcpc", "paca", "sha3", "sve",
     "sve2", "bf16", "i8mm",
 )  # fmt: skip
-#: NVIDIA, AMD, Intel.
-_GPU_VENDORS = ("0x10de", "0x1002", "0x8086")
+_GPU_VENDORS = ("0x10de", "0x1002", "0x8086")  # NVIDIA, AMD, Intel
 _GPU_FIELDS = ("name,memory.total,compute_cap", "name,memory.total")
 
 
@@ -55,11 +54,9 @@ def _affinity(sys: str, domains: Dict[int, str], count: Optional[int]) -> List[R
     GPUs are numbered by PCI address, as drivers count them.
     """
     paths = sorted(glob.glob(os.path.join(sys, "bus/pci/devices/*")))
-    found = [
-        path for path in paths if _read(path, "vendor") in _GPU_VENDORS and _read(path, "class").startswith("0x03")
-    ]
-    near = [_read(path, "numa_node") for path in found]
-    if len(found) != count or not {*near} <= {*map(str, domains)}:
+    shown = [path for path in paths if _read(path, "class").startswith("0x03")]
+    near = [_read(path, "numa_node") for path in shown if _read(path, "vendor") in _GPU_VENDORS]
+    if len(near) != count or not {*near} <= {*map(str, domains)}:
         return []
     return [
         {"numa_domain": number, "gpus": [at for at, own in enumerate(near) if own == str(number)], "cpus": cpus}

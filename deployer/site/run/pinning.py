@@ -47,9 +47,8 @@ def cpu_lists(layout: Layout) -> Optional[List[str]]:
         domain, place = divmod(rank, _per_domain(layout, own))
         cpus, first = domains[domain], place * own.units
         siblings = range(0, len(cpus), len(cpus) // threads)
-        lists.append(
-            render_numbers({cpus[core + each] for core in range(first, first + own.units) for each in siblings})
-        )
+        cores = range(first, first + own.units)
+        lists.append(render_numbers({cpus[core + each] for core in cores for each in siblings}))
     return lists
 
 

@@ -204,9 +204,7 @@ def _remedy(plan: Plan, speaks: set[str]) -> str:
     if CRAY_PMI in speaks:
         return f"set pmi of the partition to {'cray' if pals else 'cray_shasta'} in the profile"
     if pals and PMIX not in speaks:
-        return (
-            "bind the site's MPI (mpi of the partition), or start the ranks with the image's launcher: --launch inside"
-        )
+        return "bind the site's MPI (mpi of the partition), or start ranks with the image's launcher: --launch inside"
     if PMIX in speaks:
         return "set pmi of the partition to pmix, or its launcher to Open MPI's own mpirun, in the profile"
     if plan.abi == OPENMPI:

@@ -105,26 +105,28 @@ class Lsf(Scheduler):
         )
 
     def directives(self, request: JobRequest) -> List[str]:
-        slots = request.ranks_per_node
-        lines = [
-            "-J " + job_name(request.name),
-            "-o " + output_path(self.title, request.folder, self.own_log, "%"),  # bsub would expand %J and %I
-            "-rn",  # a job that starts again over its own output is worse than a failed one
-            "-W %d:%02d" % (-(-request.seconds // 60) // 60, -(-request.seconds // 60) % 60),
-        ]
+        slots, nodes = request.ranks_per_node, ["%s %d" % (_NODES, request.nodes)]
         if request.launch_node:  # IBM's Cluster System Management assigns whole nodes, with all that they have
-            lines.append("%s %d" % (_NODES, request.nodes))
+            request = request._replace(exclusive=False, memory_mb=None, gpus=None)
         else:
-            lines += [
+            nodes = [
                 "-n %d" % (request.nodes * slots),
                 '-R "span[ptile=%d]"' % slots,
                 # without AFFINITY=Y on its hosts (lsb.hosts.5), the job stays pending
                 '-R "affinity[%s(%d)]"' % ("thread" if request.hyperthreads else "core", request.threads),
             ]
-            lines += ["-x"] if request.exclusive else []
-            lines += [f'-R "rusage[mem={request.memory_mb}MB/host]"'] if request.memory_mb is not None else []
+        lines = [
+            "-J " + job_name(request.name),
+            "-o " + output_path(self.title, request.folder, self.own_log, "%"),  # bsub would expand %J and %I
+            "-rn",  # a job that starts again over its own output is worse than a failed one
+            *nodes,
+            "-W %d:%02d" % (-(-request.seconds // 60) // 60, -(-request.seconds // 60) % 60),
+        ]
+        lines += ["-x"] if request.exclusive else []
+        if request.memory_mb is not None:
+            lines.append(f'-R "rusage[mem={request.memory_mb}MB/host]"')
         lines += ['-R "select[{}]"'.format(word("constraint", name)) for name in request.constraints]
-        if request.gpus and not request.launch_node:
+        if request.gpus:
             model = ":gmodel=" + word("type of GPUs", request.gpus.type) if request.gpus.type else ""
             lines.append(f'-gpu "num={request.gpus.per_node}/host{model}"')
         lines += options(("-q", "queue", request.queue), ("-P", "account", request.account))

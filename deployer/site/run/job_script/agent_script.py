@@ -30,14 +30,11 @@ def trap(scheduler: Scheduler, asked_by: str) -> Code:
     )
 
 
-def ground(scheduler: Scheduler, hosts: Sequence[str], nodes: int, steps: Sequence[Value], launch_node: bool) -> Code:
-    """Return the lines that find the job's nodes and define how processes start on them.
-
-    Args:
-        steps: the launcher's own words that start one process per node; empty: the agent does it.
-        launch_node: see ``Launcher``.
-    """
-    listed = code("{steps} uname -n", steps=steps) if launch_node else scheduler.nodes(hosts)
+def ground(
+    scheduler: Scheduler, hosts: Sequence[str], nodes: int, steps: Sequence[Value] = (), apart: bool = False
+) -> Code:
+    """Return the lines that find the job's nodes and define how processes start on them: by ``steps``, or the agent."""
+    listed = code("{steps} uname -n", steps=steps) if apart else scheduler.nodes(hosts)
     words = code("{steps}", steps=steps) if steps else ""
     return fill("agent.sh", "ground", list=listed, chosen=len(hosts), nodes=nodes, steps=words, agent=AGENT)
 

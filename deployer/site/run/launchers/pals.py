@@ -13,10 +13,8 @@ from deployer.site.run.pinning import cpu_lists, pin
 
 
 class Pals(Launcher):
-    """Ranks get the environment of mpiexec. Its exit code is the highest of theirs, 128 + N for signal N.
-
-    A rank that exits with an error ends the others (SIGTERM). mpiexec passes signals on to all ranks, perhaps not to
-    their children, so job.sh asks it as it asks mpirun.
+    """A rank that exits with an error ends the others (SIGTERM). The exit code is the highest, 128 + N for signal N.
+    mpiexec passes signals on to all ranks, perhaps not to their children, so job.sh asks it as it asks mpirun.
     """
 
     program = "mpiexec"
