@@ -8,10 +8,12 @@ from deployer.contract.bundle.image_launcher import HYDRA, MPIRUN, OF_ABI
 from deployer.contract.site.plan import MPICH_ABI, NO_MPI, OPENMPI
 
 SRUN = "srun"
+#: Launchers of a site, which start the ranks of any MPI, with the batch system that each is for.
+_OF_SITE = {"pals": "pbs", "ibrun": "slurm", "jsrun": "lsf"}
 
 #: The Slurm PMI types that each MPI family supports, best first. Open MPI supports PMI-2 only if version 4 was built
-#: with Slurm's library, which cannot be detected. ParaStation's psslurm calls its PMIx pspmix.
-_SPEAKS = {MPICH_ABI: ("pmi2",), OPENMPI: ("pmix", "pmix_v5", "pmix_v4", "pmix_v3", "pmix_v2", "pspmix")}
+#: with Slurm's library, which cannot be detected. ParaStation's psslurm calls its PMI-1 pspmi and its PMIx pspmix.
+_SPEAKS = {MPICH_ABI: ("pmi2", "pspmi"), OPENMPI: ("pmix", "pmix_v5", "pmix_v4", "pmix_v3", "pmix_v2", "pspmix")}
 #: Cray MPICH requests Slurm's plugin for Cray's PMI, which also sets these variables and those of Slingshot's switch.
 _CRAY, _SPEAKS_CRAY, _PASSED_CRAY = "cray", ("cray_shasta",), ("PALS_*", "SLINGSHOT_*")
 
@@ -22,6 +24,9 @@ _PASSED = {
     # srun's own PMI must not be passed, because they would mislead the library.
     HYDRA: ("PMI_*", "HYDI_*", "MPI_LOCAL*", "I_MPI_PIN_INFO", "I_MPI_PIN_MAPPING", "I_MPI_INFO_*", "I_MPI_HYDRA_UUID"),
     MPIRUN: ("PMIX_*", "OMPI_*", "PRTE_*"),
+    "pals": ("PALS_*", "PMI_*", "PMIX_*", "SLINGSHOT_*"),
+    "ibrun": ("PMI_*", "HYDI_*", "MPI_LOCAL*", "MV2_*", "PMIX_*", "OMPI_*", "PRTE_*"),
+    "jsrun": ("JSM_*", "PMIX_*", "OMPI_*"),
 }
 #: Modules set variables with the site's settings for Open MPI. Its launcher uses the same prefixes.
 _PASSED_OPENMPI = ("OMPI_*", "PRTE_*")
@@ -33,7 +38,7 @@ class Way:
 
     Attributes:
         launcher: the launcher's name.
-        pmi: the PMI type of srun, empty for other launchers.
+        pmi: the PMI type of srun or PALS, empty for other launchers.
         program: the launcher's path, None if it is in PATH.
     """
 
@@ -45,8 +50,8 @@ class Way:
 def choose(profile: Profile, name: str, partition: Partition, mpi: Mpi | None, abi: str | None) -> Way:
     """Return how the ranks of a job start in the partition ``name``.
 
-    The launcher in the profile comes first, then srun if it offers a PMI that the MPI supports, then the MPI's own
-    launcher.
+    The launcher in the profile comes first, then that of the site (``_OF_SITE``), then srun if it offers a PMI that the
+    MPI supports, then the MPI's own launcher.
 
     Args:
         abi: the MPI family that the ranks use, or ``NO_MPI``; None if unknown.
@@ -56,10 +61,14 @@ def choose(profile: Profile, name: str, partition: Partition, mpi: Mpi | None, a
         Refused: no launcher can start the ranks.
     """
     pmi = partition.pmi
-    launcher: str | None = partition.launcher or (SRUN if pmi is not None else None)
+    kind = profile.scheduler.kind if profile.scheduler else None
+    own = next((each for each in partition.launchers if each in _OF_SITE and kind == _OF_SITE[each]), None)
+    launcher: str | None = partition.launcher or (own if pmi is None or own == "pals" else SRUN)
+    if launcher in _OF_SITE:
+        return _of_site(profile, launcher, kind, pmi, "none" if abi == NO_MPI else mpi.family if mpi else "")
     place = ("partitions", name, "pmi")
     unsaid = f"the profile of {profile.name} lacks {'.'.join(place)}"
-    without_slurm = profile.scheduler is not None and profile.scheduler.kind != "slurm"
+    without_slurm = kind is not None and kind != "slurm"
     if without_slurm and (launcher == SRUN or pmi is not None):
         hint = f"remove pmi and launcher from partitions.{name}"
         raise Refused(f"{profile.name} has no Slurm, so no srun", hint)
@@ -84,6 +93,15 @@ def choose(profile: Profile, name: str, partition: Partition, mpi: Mpi | None, a
     if launcher == SRUN:
         return Way(SRUN, pmi or "", None)
     return Way(launcher, "", f"{mpi.prefix}/{mpi.launcher}" if mpi and mpi.launcher else None)
+
+
+def _of_site(profile: Profile, launcher: str, kind: str | None, pmi: str | None, family: str) -> Way:
+    """Return how a launcher of the site starts ranks of an MPI family; "none": without MPI. Raises Refused."""
+    if kind != _OF_SITE[launcher]:
+        hint = f"correct launcher, or scheduler.kind: {_OF_SITE[launcher]}"
+        raise Refused(f"{profile.name}: {launcher} starts ranks in jobs of {_OF_SITE[launcher]} only", hint)
+    default = {"pals": "cray" if family == _CRAY else "pmix"}.get(launcher, "")
+    return Way(launcher, "none" if family == "none" else pmi or default, None)
 
 
 def _require(launcher: str, profile: Profile, name: str, launchers: list[str], offered: list[str]) -> None:

@@ -246,10 +246,12 @@ class Affinity(Model):
     Attributes:
         numa_domain: the domain's number, counted from 0: ``1``.
         gpus: the numbers of its GPUs, as the driver counts them: ``[2, 3]``.
+        cpus: the CPUs that jobs may use, by the kernel's numbers: ``1-51,105-155``. PALS binds ranks to them.
     """
 
     numa_domain: Annotated[int, Field(ge=0)]
     gpus: list[Annotated[int, Field(ge=0)]] = []
+    cpus: Annotated[str, form(r"^\d+(-\d+)?(,\d+(-\d+)?)*$", "numbers and ranges: 1-51,105-155")] | None = None
 
 
 class Cpu(Model):

@@ -211,9 +211,10 @@ class Partition(Machine):
         mpi: an entry of the profile's ``mpi``, or several, best first: the first one that the bundle can use is chosen.
             null: the image's own MPI is used.
         launch: how the site starts the ranks of these nodes, over ``launch`` of the whole profile.
-        launcher: the program that starts ranks. Default: srun if ``pmi`` is given or srun offers a PMI that the MPI
-            supports, otherwise the MPI's own launcher.
-        pmi: the PMI type for srun: ``pmi2``.
+        launcher: the program that starts ranks; ``pals`` is HPE's mpiexec. Default: that of the site if ``launchers``
+            has it (pals, ibrun, jsrun), srun if ``pmi`` is given or srun offers a PMI that the MPI supports, otherwise
+            the MPI's own launcher.
+        pmi: the PMI type for srun, ``pmi2``, or for PALS: ``cray`` or ``pmix``.
         scripts: scripts that the job's shell reads first, besides those of the whole profile: ``[/etc/gpu.sh]``.
         module_paths: folders of modules to use, besides those of the whole profile: ``[/opt/modules/gpu]``.
         modules: modules to load before the MPI's: ``[slurm_setup]``.
@@ -246,7 +247,7 @@ class Partition(Machine):
     request_memory: bool | None = None
     mpi: forms.Names = []
     launch: LaunchWay | None = None
-    launcher: Literal["srun", "mpiexec.hydra", "mpirun"] | None = None
+    launcher: Literal["srun", "mpiexec.hydra", "mpirun", "pals", "ibrun", "jsrun"] | None = None
     pmi: str | None = None
     scripts: list[forms.Absolute] = []
     module_paths: list[forms.Absolute] = []

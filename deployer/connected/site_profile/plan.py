@@ -245,6 +245,7 @@ def _node(profile: Profile, name: str, partition: Partition) -> plans.NodeShape:
         numa_domains=node.numa_domains,
         cpus=node.cpus,
         gpus=gpus_per_node(partition),
+        domain_cpus=tuple(near.cpus for near in sorted(node.affinity, key=lambda near: near.numa_domain) if near.cpus),
     )
 
 

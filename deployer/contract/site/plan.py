@@ -67,6 +67,7 @@ class NodeShape(NamedTuple):
         numa_domains: at least as many as sockets; None if unknown.
         cpus: CPUs as the scheduler counts them, at some sites only cores; None: all hardware threads.
         gpus: GPUs; None if unknown.
+        domain_cpus: the CPUs of each NUMA domain that jobs may use, by the kernel's numbers; empty: unknown.
     """
 
     sockets: int
@@ -76,6 +77,7 @@ class NodeShape(NamedTuple):
     numa_domains: Optional[int] = None
     cpus: Optional[int] = None
     gpus: Optional[int] = None
+    domain_cpus: Tuple[str, ...] = ()
 
 
 #: The ch-run in a bundle's kit. No policy lists it: a policy that allows charliecloud allows it.
@@ -144,7 +146,7 @@ class StartOption(NamedTuple):
         runtime: the program that starts the container, or NATIVE.
         staging: one of STAGINGS.
         launcher: the program that starts the ranks.
-        pmi: the PMI, in srun's terms.
+        pmi: the PMI, in the launcher's terms.
         max_nodes: the largest number of nodes that it is intended for; None: no limit.
         join: whether a node's ranks share one container's namespaces, as MPICH's own shared memory requires.
         program: the launcher's path; None: it is in PATH once the plan's modules are loaded.

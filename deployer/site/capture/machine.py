@@ -7,7 +7,7 @@ import re
 import shutil
 import sys
 import tempfile
-from typing import Any, Dict, Optional
+from typing import Any, Dict, List, Optional
 
 from deployer.contract.base.json_records import Record
 from deployer.contract.site.plan import NATIVE
@@ -18,7 +18,9 @@ from deployer.site.capture.tools import Tools, read_text
 
 #: Names to search in PATH, and the path of the Python for RHEL's own tools.
 _PYTHONS = ("python3", *("python3.%d" % minor for minor in range(6, 20)), "/usr/libexec/platform-python")
-_LAUNCHERS = ("srun", "mpiexec.hydra", "mpiexec", "mpirun", "prterun")
+_LAUNCHERS = ("srun", "mpiexec.hydra", "mpiexec", "mpirun", "prterun", "ibrun", "jsrun")
+#: What mpiexec of HPE's PALS prints for --version: no other one does.
+_PALS = re.compile(r"^mpiexec version \d")
 
 #: Creates the same namespaces as ch-run in a separate process, whose exit status is the error number.
 _UNSHARE = """
@@ -44,9 +46,16 @@ def machine(tools: Tools, words: Optional[TrialWords] = None) -> Record:
         "user_namespaces": user_namespaces(tools),
         "fuse": fuse(),
         "runtimes": runtimes(tools, words),
-        "launchers": [program for program in _LAUNCHERS if shutil.which(program)],
+        "launchers": launchers(tools),
     }
     return {key: value for key, value in found.items() if value is not None}
+
+
+def launchers(tools: Tools) -> List[str]:
+    """Return the programs in PATH that start ranks, as a profile's ``launchers`` names them."""
+    found = [program for program in _LAUNCHERS if shutil.which(program)]
+    answer = tools.ask(["mpiexec", "--version"], any_status=True) if "mpiexec" in found else None
+    return [*found, *(["pals"] if answer and _PALS.match(answer.out) else [])]
 
 
 def os_name(path: str = "/etc/os-release") -> Optional[str]:

@@ -4,7 +4,7 @@ import glob
 import os
 import re
 from collections import Counter
-from typing import Dict, Optional, Tuple
+from typing import Dict, List, Optional, Tuple
 
 from deployer.contract.base.json_records import Record
 from deployer.site.capture.tools import Tools, determined, read_text
@@ -18,25 +18,54 @@ FLAGS = (
     "atomics", "fphp", "asimdhp", "asimdrdm", "asimddp", "asimdfhm", "fcma", "jscvt", "lrcpc", "paca", "sha3", "sve",
     "sve2", "bf16", "i8mm",
 )  # fmt: skip
+_GPU_VENDORS = ("0x10de", "0x1002", "0x8086")  # NVIDIA, AMD, Intel
 _GPU_FIELDS = ("name,memory.total,compute_cap", "name,memory.total")
 
 
 def node(tools: Tools, sys: str = "/sys", proc: str = "/proc") -> Record:
     """Return this node's hardware, with the keys of a profile's ``NodeHardware``."""
     cores = _cores(sys)
-    threads = set(cores.values())
+    threads, domains, shown = set(cores.values()), _domains(sys), _gpus(tools)
     memory = re.search(r"^MemTotal:\s+(\d+) kB", read_text(os.path.join(proc, "meminfo")), re.MULTILINE)
     return determined(
         {
             "sockets": len({socket for socket, _ in cores}) or None,
             "cores": len(cores) or None,
             "threads_per_core": threads.pop() if len(threads) == 1 else None,
-            "numa_domains": len(glob.glob(os.path.join(sys, "devices/system/node/node[0-9]*"))) or None,
+            "numa_domains": len(domains) or None,
             "memory_total_mb": int(memory.group(1)) // 1024 if memory else None,
             "cpu": _cpu(read_text(os.path.join(proc, "cpuinfo")), tools),
-            "gpus": _gpus(tools),
+            "gpus": shown,
+            "affinity": _affinity(sys, domains, shown.get("count") if shown else None),
         }
     )
+
+
+def _domains(sys: str) -> Dict[int, str]:
+    """Return the CPUs of each NUMA domain that has any; the memory of some GPUs and processors is one without."""
+    paths = glob.glob(os.path.join(sys, "devices/system/node/node[0-9]*"))
+    cpus = {int(path.rpartition("node")[2]): _read(path, "cpulist") for path in paths}
+    return {number: cpus[number] for number in sorted(cpus) if cpus[number]}
+
+
+def _affinity(sys: str, domains: Dict[int, str], count: Optional[int]) -> List[Record]:
+    """Return what is near each NUMA domain; empty unless all ``count`` GPUs of this node are found.
+
+    GPUs are numbered by PCI address, as drivers count them.
+    """
+    paths = sorted(glob.glob(os.path.join(sys, "bus/pci/devices/*")))
+    shown = [path for path in paths if _read(path, "class").startswith("0x03")]
+    near = [_read(path, "numa_node") for path in shown if _read(path, "vendor") in _GPU_VENDORS]
+    if len(near) != count or not {*near} <= {*map(str, domains)}:
+        return []
+    return [
+        {"numa_domain": number, "gpus": [at for at, own in enumerate(near) if own == str(number)], "cpus": cpus}
+        for number, cpus in domains.items()
+    ]
+
+
+def _read(*parts: str) -> str:
+    return read_text(os.path.join(*parts)).strip()
 
 
 def _cores(sys: str) -> Dict[Tuple[str, ...], int]:

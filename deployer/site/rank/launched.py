@@ -7,9 +7,9 @@ if MYPY:
     from typing import Dict, Mapping, Optional, Sequence
 
 #: Launchers' variables with a process's number. Slurm's is last: below mpiexec and mpirun, it has the daemon's number.
-TASK = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
+TASK = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "PALS_RANKID", "JSM_NAMESPACE_RANK", "SLURM_PROCID")
 #: Launchers' variables with the number of ranks.
-SIZE = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
+SIZE = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "JSM_NAMESPACE_SIZE", "SLURM_NTASKS")
 
 
 class RankOptions:
@@ -26,7 +26,7 @@ class RankOptions:
         warn: when to warn the payload of the time limit, in seconds since the epoch; None: never.
         meet: the meeting point of ranks without MPI, as in ``rendezvous.variables``; None: do not set these variables.
         gpus: the rank's own GPUs, as in ``devices.variables``; None: all. Without ``meet``, this has no effect.
-        end: SIGUSR2 is a request to end the payload, which receives SIGTERM.
+        end: SIGUSR2 or SIGTERM is a request to end the payload, which receives SIGTERM.
         home: the job's home, to remove after a request to end, when the payloads of all ranks have ended; None: job.sh
             can then remove it on all nodes.
     """

@@ -82,7 +82,7 @@ def watch(pid: int, task: int, awaited: "Set[int]", options: "RankOptions") -> i
         else:
             pause = min(pause * _GROWTH, _SEARCHING if observer.searching else _SEEN)
         asked = grace.wait(warning.before(pause, bool(record["libraries"])))
-        if end and asked == signal.SIGUSR2:
+        if end and asked in (signal.SIGUSR2, signal.SIGTERM):
             mapped_mpi.send(mapped_mpi.family(pid), signal.SIGTERM)
             end = False
     code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else None

@@ -10,7 +10,8 @@ if MYPY:
     from typing import Dict, Mapping
 
 #: Launchers' variables with a process's number on its node; as in ``launched.TASK``, Slurm's is last.
-LOCAL_TASK = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PMIX_LOCAL_RANK", "SLURM_LOCALID")
+LOCAL_TASK = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PMIX_LOCAL_RANK", "PMI_LOCAL_RANK",
+              "PALS_LOCAL_RANKID", "JSM_NAMESPACE_LOCAL_RANK", "SLURM_LOCALID")  # fmt: skip
 #: The variables that a rank sets unless they are already set.
 NAMES = (
     "MASTER_ADDR",

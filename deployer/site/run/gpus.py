@@ -58,13 +58,14 @@ def check(job: Job, asked: Optional[GpuRequest], none: bool = False, there: Opti
         )
 
 
-def order(layout: Layout, plan: Plan, per_rank: Optional[int]) -> Dict[str, str]:
+def order(layout: Layout, plan: Plan, per_rank: Optional[int], filling: bool = False) -> Dict[str, str]:
     """Return the variables that give ranks the GPUs near their CPUs, if the job has all GPUs of its nodes.
 
     Args:
         per_rank: GPUs per rank; None: each rank sees all of them.
+        filling: as for ``gpu_order``.
     """
-    numbers = gpu_order(layout, plan.gpu_places, per_rank)
+    numbers = gpu_order(layout, plan.gpu_places, per_rank, filling)
     if numbers is None:
         return {}
     # By default, CUDA numbers the fastest GPU first.

@@ -7,8 +7,10 @@ The layout defines the number of CPUs per rank. The launcher's options, made fro
 from typing import Dict, List, NamedTuple, Optional, Sequence
 
 from deployer.contract.base.text import counted
+from deployer.contract.proof.evidence import parse_cpus
 from deployer.contract.site.layout import Layout
 from deployer.contract.site.plan import GpuPlace
+from deployer.site.proof.rank_record import render_numbers
 
 
 class Pinning(NamedTuple):
@@ -30,13 +32,41 @@ class Pinning(NamedTuple):
     straddling: Optional[str]
 
 
-def gpu_order(layout: Layout, places: Sequence[GpuPlace], per_rank: Optional[int] = None) -> Optional[List[int]]:
-    """Return the node's GPUs in the order of its ranks, so that each rank's GPUs are near its CPUs.
+def cpu_lists(layout: Layout) -> Optional[List[str]]:
+    """Return the CPUs of each rank of a node, which fill one NUMA domain after the other.
 
-    It is for srun, which distributes the ranks of a node in turn over the sockets (``block:cyclic``).
+    None if the plan lacks the CPUs of the domains, or if ranks share cores or run across domains.
+    """
+    shape, own = layout.shape, pin(layout)
+    domains, threads = [sorted(parse_cpus(text)) for text in shape.domain_cpus], shape.threads_per_core
+    whole = {len(cpus) * len(domains) for cpus in domains} == {shape.cores * threads}
+    if not whole or len(domains) != (shape.numa_domains or shape.sockets) or not own.by_core or own.straddling:
+        return None
+    lists = []
+    for rank in range(layout.ranks_per_node):
+        domain, place = divmod(rank, _per_domain(layout, own))
+        cpus, first = domains[domain], place * own.units
+        siblings = range(0, len(cpus), len(cpus) // threads)
+        cores = range(first, first + own.units)
+        lists.append(render_numbers({cpus[core + each] for core in cores for each in siblings}))
+    return lists
+
+
+def _per_domain(layout: Layout, own: Pinning) -> int:
+    """Return the ranks of the first NUMA domain if they fill one after the other."""
+    shape = layout.shape
+    return own.per_numa or max(1, shape.cores // (shape.numa_domains or shape.sockets) // own.units)
+
+
+def gpu_order(
+    layout: Layout, places: Sequence[GpuPlace], per_rank: Optional[int] = None, filling: bool = False
+) -> Optional[List[int]]:
+    """Return the node's GPUs in the order of its ranks, so that each rank's GPUs are near its CPUs.
 
     Args:
         per_rank: GPUs per rank; None: one, with as many ranks as GPUs.
+        filling: ranks have the CPUs of ``cpu_lists``; otherwise srun distributes the ranks of a node in turn over the
+            sockets (``block:cyclic``).
 
     Returns:
         The order, or None if the numbers differ or no order has this effect.
@@ -44,13 +74,16 @@ def gpu_order(layout: Layout, places: Sequence[GpuPlace], per_rank: Optional[int
     shape, ranks, own = layout.shape, layout.ranks_per_node, pin(layout)
     domains = shape.numa_domains or shape.sockets
     wanted = ranks * (per_rank or 1)
+    # A rank may have several sockets: Slurm counts the L3 caches of some nodes as sockets.
+    sockets = shape.sockets if own.units * shape.sockets <= shape.cores else 1
     if (
         wanted > len(places)
         or (per_rank is None and wanted != len(places))
         or not own.by_core
         or own.straddling
-        or domains % shape.sockets
+        or (domains % sockets and sockets % domains)
         or shape.cores % domains
+        or (filling and cpu_lists(layout) is None)
     ):
         return None
     near: Dict[int, List[int]] = {}
@@ -58,8 +91,9 @@ def gpu_order(layout: Layout, places: Sequence[GpuPlace], per_rank: Optional[int
         near.setdefault(place.domain, []).append(place.gpu)
     numbers = []
     for rank in range(ranks):
-        socket, before = rank % shape.sockets, rank // shape.sockets
-        domain = socket * (domains // shape.sockets) + before * own.units // (shape.cores // domains)
+        socket, before = rank % sockets, rank // sockets
+        domain = (socket * shape.cores // sockets + before * own.units) * domains // shape.cores
+        domain = rank // _per_domain(layout, own) if filling else domain
         if len(near.get(domain, ())) < (per_rank or 1):
             return None
         numbers += [near[domain].pop(0) for _ in range(per_rank or 1)]

@@ -757,7 +757,8 @@ def test_the_shape_of_a_node(programs, tmp_path):
         cpus[folder + "physical_package_id"] = "%d\n" % (number % 4 // 2)
         cpus[folder + "core_id"] = "%d\n" % (number % 2)
     write(tmp_path, cpus)
-    write(tmp_path, {"sys/devices/system/node/node%d/x" % number: "" for number in range(4)})
+    write(tmp_path, {"sys/devices/system/node/node%d/cpulist" % number: "%d\n" % number for number in range(4)})
+    write(tmp_path, {"sys/devices/system/node/node%d/cpulist" % number: "\n" for number in (4, 5)})  # of memory only
     flags = "flags\t\t: fpu sse4_2 avx2 avx512f extra\n"
     write(
         tmp_path, {"proc/meminfo": "MemTotal:  98304000 kB\n", "proc/cpuinfo": "model name\t: Xeon 8174\n" + flags * 2}
@@ -784,6 +785,46 @@ def test_the_shape_of_a_node(programs, tmp_path):
     tools = Tools()
     assert node.node(tools, str(tmp_path / "none"), str(tmp_path / "none")) == {}
     assert tools.notes == ["nvidia-smi: no list of GPUs: NVIDIA-SMI has failed"]
+
+
+@pytest.mark.parametrize(
+    ("near", "affinity"),
+    [
+        ("10", [{"numa_domain": 0, "gpus": [1], "cpus": "0-1"}, {"numa_domain": 1, "gpus": [0], "cpus": "2-3"}]),
+        ("11", [{"numa_domain": 0, "gpus": [], "cpus": "0-1"}, {"numa_domain": 1, "gpus": [0, 1], "cpus": "2-3"}]),
+        ("1-", None),  # the firmware does not know: the kernel has -1
+        ("101", None),  # the job has two GPUs of three
+    ],
+)
+def test_which_gpus_are_near_a_numa_domain(near, affinity, programs, tmp_path):
+    made.program(programs, "nvidia-smi", "echo 'A100, 40960, 8.0'; echo 'A100, 40960, 8.0'")
+    tree = {"devices/system/node/node0/cpulist": "0-1\n", "devices/system/node/node1/cpulist": "2-3\n"}
+    for at, domain in enumerate(near):
+        device = "bus/pci/devices/0000:%02x:00.0/" % (7 + at)
+        tree.update(
+            {device + "vendor": "0x10de\n", device + "class": "0x030200\n", device + "numa_node": domain + "\n"}
+        )
+    other = "bus/pci/devices/0000:01:00.0/"
+    tree.update({other + "vendor": "0x1a03\n", other + "class": "0x030000\n", other + "numa_node": "0\n"})  # the BMC's
+    tree.update({"bus/pci/devices/0000:02:00.0/vendor": "0x10de\n", "bus/pci/devices/0000:02:00.0/class": "0x068000\n"})
+    write(tmp_path, tree)
+    found = node.node(Tools(), str(tmp_path), str(tmp_path / "none"))
+    assert found.get("affinity") == affinity
+
+
+@pytest.mark.parametrize(
+    ("said", "known"),
+    [
+        ("mpiexec version 1.8.0 revision 2f8a", ["mpiexec", "ibrun", "jsrun", "pals"]),
+        ("HYDRA build details:\n    Version: 4.0.2", ["mpiexec", "ibrun", "jsrun"]),
+        ("mpiexec (OpenRTE) 4.1.4", ["mpiexec", "ibrun", "jsrun"]),
+    ],
+)
+def test_launchers_of_a_site(said, known, programs, monkeypatch):
+    monkeypatch.setenv("PATH", str(programs))
+    for name in ("mpiexec", "ibrun", "jsrun"):
+        made.program(programs, name, f"echo '{said}'")
+    assert machine.launchers(Tools()) == known
 
 
 #: Lines of /proc/cpuinfo, and of lscpu if known, in public reports, and what a profile has of them.

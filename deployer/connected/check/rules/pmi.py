@@ -29,9 +29,9 @@ _NEEDED = {
     CRAY_PMI: ("PMI_CONTROL_PORT", "PMI_SHARED_SECRET", "PALS_RANKID"),
 }
 #: The PMIs that launchers other than srun offer to their ranks.
-_LAUNCHERS = {"mpiexec.hydra": {PMI1, PMI2}, "mpirun": {PMIX}}
-#: Those that srun offers, by the value of its option --mpi, besides PMIx.
-_SRUN = {"pmi2": {PMI1, PMI2}, "cray_shasta": {CRAY_PMI}}
+_LAUNCHERS = {"mpiexec.hydra": {PMI1, PMI2}, "mpirun": {PMIX}, "ibrun": {PMI1, PMI2, PMIX}, "jsrun": {PMIX}}
+#: Those that srun offers, by the value of its option --mpi, and PALS by --pmi, besides PMIx.
+_SRUN = {"pmi2": {PMI1, PMI2}, "pspmi": {PMI1}, "cray_shasta": {CRAY_PMI}, "cray": {CRAY_PMI}}
 #: Components of Open MPI's framework "pmix", up to release 4: plug-ins, or built into libopen-pal.
 _COMPONENT = re.compile(r"mca_pmix_([a-z0-9]+?)(?:_component|\.so)$")
 #: The plug-in folders beside libmpi: those of Open MPI's own installer and of Debian.
@@ -70,7 +70,8 @@ def spoken(case: Case) -> Iterator[Finding]:
                 text = f"cannot determine which PMI {library} speaks"
                 yield Finding("facts.pmi", MISSING_FACTS, option.name, text, CAPTURE)
             elif not offers & speaks:
-                launcher = option.launcher if option.launcher in _LAUNCHERS else f"srun --mpi={option.pmi}"
+                srun = f"srun --mpi={option.pmi}" if option.launcher == "srun" else f"PALS --pmi={option.pmi}"
+                launcher = option.launcher if option.launcher in _LAUNCHERS else srun
                 text = f"{launcher} offers {_names(offers)}, and {library} speaks {_names(speaks)}: "
                 text += "each rank would be rank 0 of 1"
                 yield Finding("pmi.unmet", ERROR, option.name, text, _remedy(case.plan, speaks))
@@ -199,8 +200,11 @@ def _names(languages: set[str]) -> str:
 
 
 def _remedy(plan: Plan, speaks: set[str]) -> str:
+    pals = any(option.launcher == "pals" for option in plan.containers)
     if CRAY_PMI in speaks:
-        return "set pmi of the partition to cray_shasta in the profile"
+        return f"set pmi of the partition to {'cray' if pals else 'cray_shasta'} in the profile"
+    if pals and PMIX not in speaks:
+        return "bind the site's MPI (mpi of the partition), or start ranks with the image's launcher: --launch inside"
     if PMIX in speaks:
         return "set pmi of the partition to pmix, or its launcher to Open MPI's own mpirun, in the profile"
     if plan.abi == OPENMPI:

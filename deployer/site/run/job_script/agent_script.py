@@ -7,7 +7,7 @@ program that launchers call instead of ssh. It passes job.sh's environment and f
 from typing import Sequence
 
 from deployer.contract.base import shell
-from deployer.contract.base.shell import Code
+from deployer.contract.base.shell import Code, Value, code
 from deployer.site.jobs.result import AGENT, ENVIRONMENT, LOG, MACHINES
 from deployer.site.jobs.schedulers.interface import Scheduler
 from deployer.site.run.templates import fill
@@ -30,9 +30,13 @@ def trap(scheduler: Scheduler, asked_by: str) -> Code:
     )
 
 
-def ground(scheduler: Scheduler, hosts: Sequence[str], nodes: int) -> Code:
-    """Return the lines that find the job's nodes and define how processes start on them."""
-    return fill("agent.sh", "ground", list=scheduler.nodes(hosts), chosen=len(hosts), nodes=nodes, agent=AGENT)
+def ground(
+    scheduler: Scheduler, hosts: Sequence[str], nodes: int, steps: Sequence[Value] = (), apart: bool = False
+) -> Code:
+    """Return the lines that find the job's nodes and define how processes start on them: by ``steps``, or the agent."""
+    listed = code("{steps} uname -n", steps=steps) if apart else scheduler.nodes(hosts)
+    words = code("{steps}", steps=steps) if steps else ""
+    return fill("agent.sh", "ground", list=listed, chosen=len(hosts), nodes=nodes, steps=words, agent=AGENT)
 
 
 def environment(scheduler: Scheduler, slots: Code) -> Code:

@@ -157,6 +157,7 @@ def _request(inputs: Inputs) -> JobRequest:
         memory_mb=_memory(inputs),
         threads=layout.threads,
         hyperthreads=layout.hyperthreads,
+        launch_node=inputs.own_launcher is None and inputs.launcher.launch_node,
         **asked._asdict(),
     )
 
@@ -176,7 +177,9 @@ def _memory(inputs: Inputs) -> Optional[int]:
 
 def _ground(inputs: Inputs) -> Code:
     scheduler, launch = inputs.scheduler, inputs.launch
-    agent = scheduler.way == AGENT
+    launcher = inputs.launcher if inputs.own_launcher is None else Launcher()
+    steps = launcher.one_a_node(start(inputs.plan, inputs.start_option, inputs.layout, launcher))
+    agent, hosts, apart = scheduler.way == AGENT, inputs.plan.batch.hosts, launcher.launch_node
     return fill(
         "job.sh",
         "ground",
@@ -196,7 +199,7 @@ def _ground(inputs: Inputs) -> Code:
         log=LOG,
         steps=scheduler.way == STEPS,  # Slurm starts no more steps when a job must end, so ranks remove it
         until=PROBED if inputs.image_python else NETWORK if _meets(inputs) else HOSTS,
-        ground=agent_script.ground(scheduler, inputs.plan.batch.hosts, inputs.layout.nodes) if agent else code(""),
+        ground=agent_script.ground(scheduler, hosts, inputs.layout.nodes, steps, apart) if agent else code(""),
         modules=shell.together(_environment_of_the_site(inputs)),
         warn=launch.warn is not None,
         ahead=seconds(launch.time) - (launch.warn or 0),

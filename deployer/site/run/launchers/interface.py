@@ -16,7 +16,7 @@ class LaunchRequest(NamedTuple):
 
     Attributes:
         layout: the layout of the job.
-        pmi: the PMI, by srun's name.
+        pmi: the PMI, by the launcher's name.
         program: the launcher: a name in PATH, or a path.
         family: the family of the ranks' MPI; empty if it is the image's own.
         version: the version of the ranks' MPI; empty if it is the image's own.
@@ -53,10 +53,19 @@ class Launcher:
     asked_by = "TERM"
     #: Prefixes of the ranks' variables that the launcher also reads.
     reads = ()  # type: tuple[str, ...]
+    #: Whether it fills one NUMA domain after the other, if the plan has their CPUs.
+    fills_domains = False
+    #: Whether job.sh runs on a launch node, from which only the launcher reaches the job's nodes.
+    launch_node = False
 
     def words(self, start: LaunchRequest) -> List[Value]:
         """Return argv up to, but excluding, the command of each rank."""
         raise NotImplementedError
+
+    def one_a_node(self, start: LaunchRequest) -> List[Value]:
+        """Return the words that start one process per node; empty if the batch system has a way."""
+        del start
+        return []
 
     def slots(self, start: LaunchRequest) -> Code:
         """Return the text after each node's name in the file of nodes."""

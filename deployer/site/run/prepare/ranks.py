@@ -14,6 +14,7 @@ from deployer.site.rank import rendezvous
 from deployer.site.rank.devices import NAMES as GPU_NAMES
 from deployer.site.run import gpus
 from deployer.site.run.job_script import script
+from deployer.site.run.launchers import LAUNCHERS
 from deployer.site.run.prepare.resolve import ResolvedRun
 from deployer.site.run.prepare.start_option import Chosen
 from deployer.site.storage import data
@@ -67,9 +68,12 @@ def ranks_container(resolved: ResolvedRun, chosen: Chosen, folder: str, users: S
 
 def near_gpus(resolved: ResolvedRun, option: StartOption) -> Dict[str, str]:
     """Return the variables that give each rank the GPUs near its CPUs, if the job has all GPUs of its nodes."""
-    settled, plan = resolved.settled, resolved.settled.plan
-    whole = settled.asked.gpus == plan.batch.gpus is not None and not resolved.request.options.directives
-    return gpus.order(settled.layout, plan, settled.job.gpus) if whole and option.launcher == script.SRUN else {}
+    settled, plan, options = resolved.settled, resolved.settled.plan, resolved.request.options
+    whole = settled.asked.gpus == plan.batch.gpus and options.gpus != 0 and not options.directives
+    filling = option.launcher in LAUNCHERS and LAUNCHERS[option.launcher].fills_domains
+    if not whole or any(map(plans.requests_gpus, plan.directives)) or not (filling or option.launcher == script.SRUN):
+        return {}
+    return gpus.order(settled.layout, plan, settled.job.gpus, filling)
 
 
 def users_binds(

@@ -27,7 +27,9 @@ fi
 
 # each COMMAND...: run it on each node, at once; its exit code is the highest of all.
 each() {
-    local node pid worst=0 pids=()
+@?steps@    @steps@ "$@" </dev/null
+}
+@:@    local node pid worst=0 pids=()
     for node in "${nodes[@]}"; do
         "$job"/@agent@ "$node" "$(printf '%q ' "$@")" </dev/null &
         pids+=($!)
@@ -39,7 +41,7 @@ each() {
     done
     return "$worst"
 }
-
+@.@
 # ranks COMMAND...: run the launcher in a session of its own: signals for this script do not reach it, except SIGTERM.
 # Some batch systems send these two to all processes of the first node: they would end the launcher before SIGTERM does.
 ranks() {

@@ -584,6 +584,11 @@ def profile_of(**fields: Any) -> Profile:
         ("none", "srun", ["pmi.unmet"]),  # seen: singletons
         ("none", "mpiexec.hydra", []),
         ("none", "mpirun", ["pmi.unmet"]),  # seen: singletons
+        ("pspmi", "srun", []),
+        ("cray", "pals", ["pmi.unmet"]),
+        ("pmix", "pals", ["pmi.unmet"]),
+        ("", "ibrun", []),
+        ("", "jsrun", ["pmi.unmet"]),
     ],
 )
 def test_mpich_and_intel_speak_pmi_2(pmi: str, launcher: str, expected: list[str]) -> None:
@@ -612,6 +617,8 @@ def test_cray_mpich_speaks_cray_s_own_pmi(pmi: str, expected: list[str]) -> None
     assert findings(linked) == []
     assert met(linked, pmi) == expected
     assert met(started(), "cray_shasta") == ["pmi.unmet"]  # Intel MPI: Cray's plugin answers no PMI-2
+    assert met(linked, "cray", "pals") == []
+    assert met(linked, "pmix", "pals") == ["pmi.unmet"]
 
 
 @pytest.mark.parametrize("name", sorted(path.rpartition("/")[2] for path in CRAY_FILES if "libmpi." not in path))

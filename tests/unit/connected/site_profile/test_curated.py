@@ -38,6 +38,10 @@ VARIABLES = {
     "SCRATCHDIR": "/scratch/project/alice",
     "WORK": "/project/alice",
     "CINECA_SCRATCH": "/gpfs/scratch/alice",
+    "MYSCRATCH": "/scratch/project/alice",
+    "PAWSEY_PROJECT": "project",
+    "PROJECT": "project",
+    "USER": "alice",
 }
 REQUEST = RunRequest("hello")
 
@@ -49,7 +53,8 @@ def family(name: str) -> str:
     if partition.mpi:
         return profile.mpi[partition.mpi[0]].abi
     offered = profile.scheduler.pmi if profile.scheduler else []
-    return OPENMPI if "mpirun" in partition.launchers or "pspmix" in offered else MPICH_ABI
+    of_pmix = "mpirun" in partition.launchers or "pspmix" in offered or partition.launcher == "pals"
+    return OPENMPI if of_pmix else MPICH_ABI
 
 
 @pytest.fixture

@@ -43,6 +43,7 @@ def ways(
         (["none", "pmix"], MPICH_ABI, INTEL, Way("mpiexec.hydra", "", None)),
         (["none", "pmi2"], OPENMPI, OMPI, Way("mpirun", "", "/opt/ompi/bin/mpirun")),
         (["pmi2"], MPICH_ABI, None, Way("srun", "pmi2", None)),
+        (["pspmix", "pspmi"], MPICH_ABI, INTEL, Way("srun", "pspmi", None)),
     ],
 )
 def test_srun_where_it_speaks_the_mpis_pmi_else_the_mpis_own(
@@ -104,3 +105,34 @@ def test_the_ranks_see_what_their_launcher_speaks_by_and_no_more() -> None:
     assert len(mpirun) == len(set(mpirun))
     cray = passed(Way("srun", "cray_shasta", None), MPICH_ABI, "cray")
     assert cray == ["SLURM_*", "SLURMD_*", "PMI_*", "PMI2_*", "PMIX_*", "PALS_*", "SLINGSHOT_*"]
+
+
+def of_site(kind: str, abi: str = MPICH_ABI, mpi: Mpi | None = None, **said: object) -> Way:
+    """Return how ranks start where the batch system is ``kind``."""
+    partition = Partition.model_validate(said)
+    source = FactSource(kind="unverified", where="here")
+    scheduler = SiteScheduler.model_validate({"kind": kind})
+    profile = Profile(format=1, name="site", source=source, scheduler=scheduler, partitions={"batch": partition})
+    return choose(profile, "batch", partition, mpi, abi)
+
+
+def test_the_launcher_of_a_site_comes_before_the_mpis_own() -> None:
+    cray = Mpi(family="cray", prefix="/opt/cray/pe/mpich/9.0.1/ofi/gnu/12.3")
+    found = ["mpiexec", "mpiexec.hydra", "pals"]
+    assert of_site("pbs", mpi=INTEL, launchers=found) == Way("pals", "pmix", None)
+    assert (
+        of_site("pbs", mpi=cray, launchers=found)
+        == of_site("pbs", mpi=cray, launcher="pals")
+        == Way("pals", "cray", None)
+    )
+    assert of_site("pbs", mpi=INTEL, launchers=found, pmi="cray") == Way("pals", "cray", None)
+    assert of_site("pbs", NO_MPI, launchers=found) == Way("pals", "none", None)
+    assert of_site("pbs", mpi=INTEL, launchers=found, launcher="mpiexec.hydra") == Way("mpiexec.hydra", "", None)
+    assert of_site("slurm", mpi=INTEL, launchers=["srun", "ibrun"]) == Way("ibrun", "", None)
+    assert of_site("slurm", mpi=INTEL, launchers=["srun", "ibrun"], pmi="pmi2") == Way("srun", "pmi2", None)
+    assert of_site("slurm", mpi=INTEL, launchers=["mpiexec", "pals"], pmi="pmi2") == Way("srun", "pmi2", None)
+    assert of_site("lsf", OPENMPI, OMPI, launchers=["jsrun"]) == Way("jsrun", "", None)
+    with pytest.raises(Refused, match="site: jsrun starts ranks in jobs of lsf only") as caught:
+        of_site("slurm", launcher="jsrun")
+    assert caught.value.hint == "correct launcher, or scheduler.kind: lsf"
+    assert {"PALS_*", "PMI_*", "PMIX_*"} <= set(passed(Way("pals", "cray", None), MPICH_ABI, "cray"))

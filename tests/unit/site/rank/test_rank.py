@@ -69,6 +69,16 @@ def test_sigterm_to_the_group_lets_the_payload_decide(tmp_path):
     assert (code, out) == (5, "saved\n")
 
 
+def test_sigterm_to_the_rank_alone_reaches_the_payload_if_the_launcher_may_do_so(tmp_path):
+    """PALS: it is not known whether it signals the ranks' children too."""
+    script = 'trap "echo saved; exit 5" TERM; echo ready; while :; do sleep 0.1; done'
+    process = start(tmp_path, "sh", "-c", script, options=["--end"])
+    assert process.stdout.readline() == b"ready\n"
+    process.send_signal(signal.SIGTERM)
+    code, out, _ = finish(process)
+    assert (code, out) == (5, "saved\n")
+
+
 def test_a_launcher_that_passes_on_sigusr2_lets_the_payload_decide(tmp_path):
     """The payload's own SIGUSR2, which the launcher sends to the whole group, does nothing, however often it comes."""
     script = 'trap "echo saved; sleep 0.5; exit 5" TERM; echo ready; while :; do sleep 0.1; done'

@@ -9,7 +9,7 @@ import pytest
 from deployer.contract.site.layout import lay_out
 from deployer.contract.site.plan import NodeShape
 from deployer.site.run.launchers import LAUNCHERS
-from deployer.site.run.launchers.interface import LaunchRequest
+from deployer.site.run.launchers.interface import MACHINES, LaunchRequest
 
 SKYLAKE = NodeShape(sockets=2, cores=48, threads_per_core=2, memory_mb=90000, numa_domains=2)
 
@@ -131,5 +131,53 @@ def test_on_one_machine_nothing_is_asked_of_slurm():
     assert launcher.exports(how, launcher.environment(how)) == {"I_MPI_PIN_DOMAIN": "24:compact"}
 
 
-def test_only_hydra_needs_a_signal_to_end_a_step():
-    assert [name for name, launcher in LAUNCHERS.items() if not launcher.ends_on_exit] == ["mpiexec.hydra"]
+def test_a_failed_rank_must_end_by_a_signal_where_an_exit_code_does_not_end_the_others():
+    names = [name for name, launcher in LAUNCHERS.items() if not launcher.ends_on_exit]
+    assert names == ["mpiexec.hydra", "ibrun", "jsrun"]
+
+
+def test_pals_binds_whole_cores_and_starts_programs_from_their_own_path():
+    """As ALCF's example with --depth and --cpu-bind core; it never reads a host file with slots."""
+    pals, how = LAUNCHERS["pals"], start(4, 12, "pals", pmi="cray")._replace(agent=True)
+    found = ["FILE" if word == MACHINES else word for word in pals.words(how)]
+    assert found[:7] == ["mpiexec", "-n", "3072", "--ppn", "4", "--hostfile", "FILE"]
+    assert found[7:] == ["--pmi", "cray", "--no-transfer", "--depth", "12", "--cpu-bind", "core"]
+    shared = pals.words(start(96, 1, "pals", pmi="pmix"))
+    assert shared[-4:] == ["--depth", "1", "--cpu-bind", "depth"]
+    assert pals.slots(how).text == ""
+    each = pals.one_a_node(how)
+    assert each[:5] == ["mpiexec", "-n", "768", "--ppn", "1"]
+    assert each[-5:] == ["--pmi", "none", "--no-transfer", "--cpu-bind", "none"]
+
+
+def test_pals_gets_the_cpus_of_each_rank_where_the_site_keeps_cores_for_itself():
+    """Aurora's own list, with the second hardware threads; --depth would put rank 6 on both sockets."""
+    shape = NodeShape(2, 102, 2, 90000, 2, domain_cpus=("1-51,105-155", "53-103,157-207"))
+    how = LaunchRequest(lay_out(1, 12, 8, shape), "pmix", "mpiexec")
+    firsts = [1, 9, 17, 25, 33, 41, 53, 61, 69, 77, 85, 93]
+    lists = ":".join("%d-%d,%d-%d" % (at, at + 7, at + 104, at + 111) for at in firsts)
+    assert LAUNCHERS["pals"].words(how)[-2:] == ["--cpu-bind", "list:" + lists]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "threads", "words"),
+    [
+        (6, 7, "-n 2 -r 1 -a 6 -c 42 -g 6 -b packed:7 -d packed -X 1"),
+        (84, 1, "-n 2 -r 1 -a 84 -c 21 -g 6 -b packed:smt:1 -d packed -X 1"),
+    ],
+)
+def test_jsrun_makes_one_resource_set_per_node(ranks, threads, words):
+    shape = NodeShape(2, 42, 4, 500000, gpus=6)
+    how = LaunchRequest(lay_out(2, ranks, threads, shape), "", "jsrun")
+    assert " ".join(LAUNCHERS["jsrun"].words(how)) == "jsrun " + words
+    assert LAUNCHERS["jsrun"].words(how._replace(pmi="none"))[-1] == "--smpiargs=off"
+
+
+def test_ibrun_reads_the_batch_job():
+    how = start(4, 12, "ibrun", "intel")
+    launcher = LAUNCHERS["ibrun"]
+    assert launcher.words(how) == ["ibrun"]
+    assert launcher.environment(how) == {"I_MPI_PIN_DOMAIN": "24:compact"}
+    assert launcher.exports(how, {"I_MPI_DEBUG": "5", "PATH": "/x"}) == {
+        "I_MPI_DEBUG": "5", "SLURM_NTASKS": "3072", "SLURM_NPROCS": "3072",
+    }  # fmt: skip

@@ -4,7 +4,7 @@ import pytest
 
 from deployer.contract.site.layout import lay_out
 from deployer.contract.site.plan import GpuPlace, NodeShape
-from deployer.site.run.pinning import gpu_order, pin
+from deployer.site.run.pinning import cpu_lists, gpu_order, pin
 
 #: Two Xeon Platinum 8174 of SuperMUC-NG: 24 cores each, by default one NUMA domain each.
 SKYLAKE = NodeShape(sockets=2, cores=48, threads_per_core=2, memory_mb=90000, numa_domains=2)
@@ -67,6 +67,45 @@ def test_each_rank_gets_the_gpu_near_its_cores():
     # srun distributes the ranks in turn over the sockets
     places = [GpuPlace(0, 1), GpuPlace(1, 1), GpuPlace(2, 0), GpuPlace(3, 0)]
     assert gpu_order(lay_out(1, 4, 12, SKYLAKE), places) == [2, 0, 3, 1]
+
+
+def test_slurm_s_sockets_may_be_parts_of_a_numa_domain():
+    """Frontier: Slurm deals ranks to eight L3 caches in turn; a rank of two caches has a domain."""
+    caches = TRENTO._replace(sockets=8, cores=56)
+    assert (
+        gpu_order(lay_out(2, 8, 7, caches), DIES)
+        == gpu_order(lay_out(2, 8, 1, caches), DIES)
+        == [4, 5, 2, 3, 6, 7, 0, 1]
+    )
+    assert gpu_order(lay_out(2, 4, 14, caches), DIES, 2) == [4, 5, 2, 3, 6, 7, 0, 1]
+
+
+#: A node of Polaris; its GPUs count down.
+MILAN = NodeShape(1, 32, 2, 500000, 4, domain_cpus=("0-7,32-39", "8-15,40-47", "16-23,48-55", "24-31,56-63"))
+DOWN = [GpuPlace(gpu, 3 - gpu) for gpu in range(4)]
+
+
+def test_ranks_that_fill_the_domains_have_the_gpus_of_these():
+    assert cpu_lists(lay_out(1, 4, 8, MILAN)) == ["0-7,32-39", "8-15,40-47", "16-23,48-55", "24-31,56-63"]
+    assert gpu_order(lay_out(1, 4, 8, MILAN), DOWN, filling=True) == [3, 2, 1, 0]
+    assert cpu_lists(lay_out(1, 5, 4, MILAN)) == ["0-3,32-35", "4-7,36-39", "8-11,40-43", "12-15,44-47", "16-19,48-51"]
+    two = SKYLAKE._replace(domain_cpus=("0,2,4,6,8,10,12,14", "1,3,5,7,9,11,13,15"), cores=8)
+    assert cpu_lists(lay_out(1, 4, 2, two)) == ["0,2,8,10", "4,6,12,14", "1,3,9,11", "5,7,13,15"]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "threads", "shape"),
+    [
+        (4, 8, MILAN._replace(domain_cpus=())),
+        (4, 8, MILAN._replace(domain_cpus=("0-7,32-39", "8-15,40-47"))),  # not of all domains
+        (4, 8, MILAN._replace(domain_cpus=("0-6", *MILAN.domain_cpus[1:]))),
+        (64, 1, MILAN),  # ranks share cores
+        (2, 16, MILAN),  # ranks run across domains
+    ],
+)
+def test_without_the_cpus_of_domains_there_are_no_lists(ranks, threads, shape):
+    assert cpu_lists(lay_out(1, ranks, threads, shape)) is None
+    assert gpu_order(lay_out(1, ranks, threads, shape), DOWN, filling=True) is None
 
 
 def test_there_is_no_order_if_ranks_and_gpus_do_not_match():

@@ -21,6 +21,7 @@ INSIDE = {
 }
 VALUES = {
     "-n": r"\d+(,\d+)?$",
+    "-nnodes": r"\d+$",
     "-W": r"(\d+:)?\d+(/.+)?$",
     "-w": r"(ended|done|exit)\(\d+\)$",
     "-J": r"[^\s/]{1,4094}$",
@@ -44,16 +45,25 @@ def requirement(text):
             fail(255, "Bad resource requirement syntax. Job not submitted.")
 
 
-def bsub(words):
-    found = {}
+def source(words):
+    """Check the options of bsub; return the script, and whether it is a file: so it is on systems with launch nodes."""
     while words:
+        if len(words) == 1 and not words[0].startswith("-"):
+            with open(words[0]) as stream:
+                return stream.read(), True
         option, value, *words = words
         if option != "-w" or not re.match(VALUES["-w"], value):
             fail(255, f"{value}: Bad argument for option {option}. Job not submitted.")
         number = re.search(r"\d+", value).group()
         if not os.path.exists(os.path.join(STATE, number)):
             fail(255, f"{value}: No matching job found. Job not submitted.")
-    for line in sys.stdin.read().splitlines()[1:]:
+    return sys.stdin.read(), False
+
+
+def bsub(words):
+    found = {}
+    text, is_file = source(words)
+    for line in text.splitlines()[1:]:
         if not line.startswith("#"):
             break
         if not line.startswith("#BSUB "):
@@ -61,7 +71,7 @@ def bsub(words):
         option, *rest = shlex.split(line[len("#BSUB ") :])
         if option == "-rn" and not rest:
             continue
-        if option not in ("-J", "-o", "-n", "-R", "-W", "-q", "-P", "-U", "-w", "-gpu") or len(rest) != 1:
+        if option not in ("-J", "-o", "-n", "-nnodes", "-R", "-W", "-q", "-P", "-U", "-w", "-gpu") or len(rest) != 1:
             fail(255, f"Illegal option -- {option}. Job not submitted.")
         if option == "-R":
             requirement(rest[0])
@@ -70,6 +80,8 @@ def bsub(words):
         if option == "-q" and rest[0] != "normal":
             fail(255, f"{rest[0]}: No such queue. Job not submitted.")
         found[option] = rest[0]
+    if ("-nnodes" in found) != is_file or {"-nnodes", "-n"} <= set(found):
+        fail(255, "Job not submitted.")  # OLCF: bsub reads a file there, "input redirection will not work"
     number = str(len(os.listdir(STATE)) + 1)
     with open(os.path.join(STATE, number), "w") as stream:
         json.dump(dict(found, stat="RUN"), stream)
