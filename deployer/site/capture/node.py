@@ -7,6 +7,7 @@ from collections import Counter
 from typing import Dict, Optional, Tuple
 
 from deployer.contract.base.json_records import Record
+from deployer.site.capture import gpus
 from deployer.site.capture.tools import Tools, determined, read_text
 
 #: The instruction sets that matter to compiled programs, with the kernel's names in /proc/cpuinfo: on x86-64 the flags
@@ -18,7 +19,6 @@ FLAGS = (
     "atomics", "fphp", "asimdhp", "asimdrdm", "asimddp", "asimdfhm", "fcma", "jscvt", "lrcpc", "paca", "sha3", "sve",
     "sve2", "bf16", "i8mm",
 )  # fmt: skip
-_GPU_FIELDS = ("name,memory.total,compute_cap", "name,memory.total")
 
 
 def node(tools: Tools, sys: str = "/sys", proc: str = "/proc") -> Record:
@@ -34,7 +34,7 @@ def node(tools: Tools, sys: str = "/sys", proc: str = "/proc") -> Record:
             "numa_domains": len(glob.glob(os.path.join(sys, "devices/system/node/node[0-9]*"))) or None,
             "memory_total_mb": int(memory.group(1)) // 1024 if memory else None,
             "cpu": _cpu(read_text(os.path.join(proc, "cpuinfo")), tools),
-            "gpus": _gpus(tools),
+            "gpus": gpus.gpus(tools, sys),
         }
     )
 
@@ -68,25 +68,3 @@ def _arm_model(text: str, tools: Tools) -> Optional[str]:
     name = re.search(r"^\s*Model name:\s*(\S.{0,99})$", answer.out if answer else "", re.MULTILINE)
     known = name.group(1).strip() if name else "-"  # of a processor that is newer than lscpu
     return known if known != "-" else ", ".join(f"{field} {number}" for field, number in dict(numbers).items())
-
-
-def _gpus(tools: Tools) -> Optional[Record]:
-    for fields in _GPU_FIELDS:  # drivers before 510 do not know compute_cap
-        answer = tools.ask(["nvidia-smi", "--query-gpu=" + fields, "--format=csv,noheader,nounits"], any_status=True)
-        if answer is None:
-            return None
-        if answer.status == 0:
-            return _parse_gpus(answer.out, tools)
-    return None
-
-
-def _parse_gpus(text: str, tools: Tools) -> Optional[Record]:
-    rows = [[word.strip() for word in line.split(",")] for line in text.splitlines() if line.strip()]
-    if not rows or any(len(row) not in (2, 3) or not row[1].isdigit() for row in rows):
-        tools.note(f"nvidia-smi: no list of GPUs: {text[:100]}")
-        return None
-    if len({tuple(row) for row in rows}) > 1:
-        tools.note("the node's GPUs differ: {}".format("; ".join(sorted({row[0] for row in rows}))))
-        return {"kind": "nvidia", "count": len(rows)}
-    capability = dict(zip(["capability"], rows[0][2:]))
-    return {"kind": "nvidia", "model": rows[0][0], "count": len(rows), "memory_mb": int(rows[0][1]), **capability}

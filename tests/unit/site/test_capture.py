@@ -14,7 +14,7 @@ import pytest
 from deployer.contract.base import facts
 from deployer.contract.base.errors import IntegrityError, UsageError
 from deployer.contract.base.shell import quoted
-from deployer.site.capture import apptainer, capture_files, filesystems, machine, node, redact
+from deployer.site.capture import apptainer, capture_files, filesystems, gpus, machine, node, redact
 from deployer.site.capture.capture import CaptureRequest, capture
 from deployer.site.capture.software import fabric, modules, mpi
 from deployer.site.capture.software.libraries import Libraries
@@ -784,6 +784,86 @@ def test_the_shape_of_a_node(programs, tmp_path):
     tools = Tools()
     assert node.node(tools, str(tmp_path / "none"), str(tmp_path / "none")) == {}
     assert tools.notes == ["nvidia-smi: no list of GPUs: NVIDIA-SMI has failed"]
+
+
+#: ``amd-smi static --asic`` with an MI350X: ROCm/rocm-systems, pull request 2987; shorter.
+AMD_SMI = """\
+GPU: 0
+    ASIC:
+        MARKET_NAME: AMD Instinct MI350X
+        VENDOR_ID: 0x1002
+        NUM_COMPUTE_UNITS: 128
+        TARGET_GRAPHICS_VERSION: gfx950
+"""
+#: ``rocm-smi --showproductname`` with MI300X in a virtual machine: a blog on ROCm; shorter.
+ROCM_SMI = """\
+============================ ROCm System Management Interface ============================
+GPU[0]\t\t: Card Series: \t\tAMD Instinct MI300X VF
+GPU[0]\t\t: Card Model: \t\t0x74b5
+GPU[0]\t\t: GFX Version: \t\tgfx942
+"""
+#: ``xpu-smi discovery``: intel-gpu/intel-gpu-i915-backports, issue 167; shorter, with the data center GPU first.
+XPU_SMI = """\
++-----------+--------------------------------------------------------------------------------------+
+| Device ID | Device Information                                                                   |
++-----------+--------------------------------------------------------------------------------------+
+| 1         | Device Name: Intel(R) Data Center GPU Flex 140                                       |
+|           | Vendor Name: Intel(R) Corporation                                                    |
++-----------+--------------------------------------------------------------------------------------+
+"""
+
+
+def kfd(folder, versions):
+    """Write what the kernel shows of a processor and GPUs of AMD (kfd_topology.c; values of MI250X and others)."""
+    nodes = "sys/class/kfd/kfd/topology/nodes/%d/properties"
+    write(folder, {nodes % 0: "cpu_cores_count 64\nsimd_count 0\ngfx_target_version 0\ndrm_render_minor 0\n"})
+    for number, version in enumerate(versions, 1):
+        text = "simd_count 440\ngfx_target_version %d\nvendor_id 4098\ndrm_render_minor %d\n" % (version, 127 + number)
+        write(folder, {nodes % number: text})
+        device = "sys/class/drm/renderD%d/device/" % (127 + number)
+        write(folder, {device + "mem_info_vram_total": "68702699520\n", device + "vendor": "0x1002\n"})
+
+
+@pytest.mark.parametrize(
+    ("versions", "programs_say", "version", "expected"),
+    [
+        ([90010] * 8, {}, "6.3.6", {"count": 8, "target": "gfx90a"}),
+        ([90402], {"rocm-smi": ROCM_SMI}, "6.12.12", {"count": 1, "target": "gfx942", "model": "AMD Instinct MI300X VF"}),
+        ([90500], {"amd-smi": AMD_SMI, "rocm-smi": ROCM_SMI}, None,
+         {"count": 1, "target": "gfx950", "model": "AMD Instinct MI350X"}),
+        ([110501], {"amd-smi": "AMD-SMI was not found"}, None, {"count": 1, "target": "gfx1151"}),
+        ([90010, 90402], {}, None, {"count": 2}),
+    ],
+)  # fmt: skip
+def test_gpus_of_amd(versions, programs_say, version, expected, programs, tmp_path):
+    kfd(tmp_path, versions)
+    for name, text in programs_say.items():
+        write(tmp_path, {name: text})
+        made.program(programs, name, f"cat {tmp_path}/{name}")
+    if version:
+        write(tmp_path, {"sys/module/amdgpu/version": version + "\n"})
+    tools = Tools()
+    assert gpus.gpus(tools, str(tmp_path / "sys")) == {"kind": "amd", "memory_mb": 65520, **expected}
+    assert gpus.driver(tools, Libraries(tools), str(tmp_path / "sys")) == {
+        "kind": "amd", **({"version": version} if version else {}),
+    }  # fmt: skip
+    assert tools.notes == (["the node's GPUs differ: gfx90a; gfx942"] if len(set(versions)) > 1 else [])
+
+
+def test_gpus_of_intel(programs, tmp_path):
+    """A data center GPU is a display controller; the graphics of a processor, and of the board's controller, are not."""
+    for number, (vendor, kind) in enumerate([("0x8086", "0x030000"), ("0x8086", "0x038000"), ("0x1a03", "0x038000")]):
+        device = "sys/class/drm/renderD%d/device/" % (128 + number)
+        write(tmp_path, {device + "vendor": vendor + "\n", device + "class": kind + "\n"})
+    tools, sys = Tools(), str(tmp_path / "sys")
+    assert gpus.gpus(tools, sys) == {"kind": "intel", "count": 1}
+    assert gpus.listed("intel", sys) == [("renderD129", None)]
+    write(tmp_path, {"said": XPU_SMI, "sys/module/i915/version": "I915_24.5.12_PSB_240603.18\n"})
+    made.program(programs, "xpu-smi", f"cat {tmp_path}/said")
+    assert gpus.gpus(tools, sys) == {"kind": "intel", "count": 1, "model": "Intel(R) Data Center GPU Flex 140"}
+    assert gpus.driver(tools, Libraries(tools), sys) == {"kind": "intel", "version": "I915_24.5.12_PSB_240603.18"}
+    made.program(programs, "nvidia-smi", "echo 'NVIDIA H100, 81559, 9.0'")
+    assert gpus.gpus(tools, sys)["kind"] == "nvidia"
 
 
 #: Lines of /proc/cpuinfo, and of lscpu if known, in public reports, and what a profile has of them.

@@ -7,6 +7,7 @@ import shutil
 from typing import List, NamedTuple, Optional
 
 from deployer.contract.base.json_records import Record
+from deployer.site.capture import gpus
 from deployer.site.capture.software.libraries import Libraries, LibraryTree
 from deployer.site.capture.tools import Tools, determined, read_text
 
@@ -14,10 +15,6 @@ from deployer.site.capture.tools import Tools, determined, read_text
 _FABRIC = ("libpsm2.so.2", "libpsm_infinipath.so.1", "libibverbs.so.1", "librdmacm.so.1", "libmlx5.so.1", "libefa.so.1",
            "libucp.so.0", "libuct.so.0", "libucs.so.0", "libucm.so.0", "libfabric.so.1", "libcxi.so.1",
            "libnuma.so.1")  # fmt: skip
-#: The compute libraries of NVIDIA's driver; the vendor-neutral libGL and libOpenCL do not belong to the driver.
-_NVIDIA = ("libcuda.so.1", "libcudadebugger.so.1", "libnvidia-ml.so.1", "libnvidia-ptxjitcompiler.so.1",
-           "libnvidia-nvvm.so.4", "libnvidia-cfg.so.1")  # fmt: skip
-_GPUCOMP = re.compile(r"^libnvidia-gpucomp\.so\.[\d.]+$")
 #: Network interfaces that are not part of a fabric.
 _LOCAL = re.compile(r"^(lo|docker|virbr|veth|br-|cni|tun|tap|bonding_masters|dummy|ip6?tnl|sit|gre|erspan|teql)")
 #: The kernel's type for InfiniBand interfaces (ARPHRD_INFINIBAND).
@@ -57,7 +54,7 @@ def find(tools: Tools, libraries: Libraries, sys: str = "/sys", dev: str = "/dev
         fabric["devices"] = sorted({*slingshot, *hsn, *omni_path, *verbs, *over}) or wires
     known = libraries.system(_FABRIC)
     fabric.update(determined({"providers": _providers(tools), "libraries": known}))
-    driver = _driver(tools, libraries)
+    driver = gpus.driver(tools, libraries, sys)
     paths = [*known.values(), *_plugins(known), *(driver or {}).get("libraries", {}).values()]
     tree.update(libraries.closure([libraries.add(tree, path) for path in paths]))
     return FabricFacts(fabric, driver, tree)
@@ -97,19 +94,3 @@ def _plugins(known: Record) -> List[str]:
             for folder in {os.path.dirname(known[name]), os.path.dirname(os.path.realpath(known[name]))}:
                 found += sorted(glob.glob(os.path.join(glob.escape(folder), pattern)))
     return list({os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path)): None for path in found})
-
-
-def _driver(tools: Tools, libraries: Libraries) -> Optional[Record]:
-    names = [*_NVIDIA, *filter(_GPUCOMP.match, libraries.cached)]
-    known = libraries.system(names)
-    version = None
-    answer = tools.ask(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"], any_status=True)
-    match = re.match(r"^(\d+\.[\d.]+)\s", answer.out) if answer and answer.status == 0 else None
-    if match:
-        version = match.group(1)
-    elif "libcuda.so.1" in known:
-        named = re.search(r"\.so\.(\d+\.[\d.]+)$", os.path.realpath(known["libcuda.so.1"]))
-        version = named.group(1) if named else None
-    if not known and version is None:
-        return None
-    return {"kind": "nvidia", "libraries": known, **determined({"version": version, "smi": shutil.which("nvidia-smi")})}
