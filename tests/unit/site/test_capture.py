@@ -380,9 +380,9 @@ def test_pbs_queue_with_own_vnodes_and_hosts_of_several_vnodes(programs):
         ("n2", "", 32, 0, ""),
     ]
     lines = []
-    for name, host, memory, gpus, own in vnodes:
+    for name, host, memory, count, own in vnodes:
         lines += [name, "     resources_available.host = %s" % (host or name)]
-        lines += ["     resources_available.mem = %dgb" % memory, "     resources_available.ngpus = %d" % gpus]
+        lines += ["     resources_available.mem = %dgb" % memory, "     resources_available.ngpus = %d" % count]
         lines += ["     queue = " + own] if own == "big" else []
         lines += [""]
     version = "[ $1 != --version ] || exec echo pbs_version = 23.06.06; [ $1 = -Qf ] || exit 1\n"
@@ -828,7 +828,8 @@ def kfd(folder, versions):
     ("versions", "programs_say", "version", "expected"),
     [
         ([90010] * 8, {}, "6.3.6", {"count": 8, "target": "gfx90a"}),
-        ([90402], {"rocm-smi": ROCM_SMI}, "6.12.12", {"count": 1, "target": "gfx942", "model": "AMD Instinct MI300X VF"}),
+        ([90402], {"rocm-smi": ROCM_SMI}, "6.12.12",
+         {"count": 1, "target": "gfx942", "model": "AMD Instinct MI300X VF"}),
         ([90500], {"amd-smi": AMD_SMI, "rocm-smi": ROCM_SMI}, None,
          {"count": 1, "target": "gfx950", "model": "AMD Instinct MI350X"}),
         ([110501], {"amd-smi": "AMD-SMI was not found"}, None, {"count": 1, "target": "gfx1151"}),
@@ -851,7 +852,7 @@ def test_gpus_of_amd(versions, programs_say, version, expected, programs, tmp_pa
 
 
 def test_gpus_of_intel(programs, tmp_path):
-    """A data center GPU is a display controller; the graphics of a processor, and of the board's controller, are not."""
+    """A data center GPU is a display controller of Intel; the graphics of a processor are not."""
     for number, (vendor, kind) in enumerate([("0x8086", "0x030000"), ("0x8086", "0x038000"), ("0x1a03", "0x038000")]):
         device = "sys/class/drm/renderD%d/device/" % (128 + number)
         write(tmp_path, {device + "vendor": vendor + "\n", device + "class": kind + "\n"})
