@@ -80,16 +80,21 @@ class Fabric(Model):
         provider: libfabric's provider to use: ``psm2``, ``verbs``, ``tcp``.
         providers: all providers of libfabric on the nodes: ``[psm2, tcp]``.
         devices: the kernel's names of the devices: ``hfi1_0``, ``mlx5_0``, ``cxi0``, ``eth0``.
-        libraries: paths of the user-space libraries (psm2, verbs, UCX, cxi) by soname:
-            ``libpsm2.so.2: /usr/lib64/libpsm2.so.2``.
+        libraries: paths of the user-space libraries by soname: ``libpsm2.so.2: /usr/lib64/libpsm2.so.2``. They are
+            psm2, verbs, UCX, cxi and xpmem; for GPUs, the plug-ins of NCCL and RCCL (``libnccl-net.so``), GDRCopy, and
+            the site's own NCCL, RCCL or oneCCL.
+        environment: variables that the site sets for its libraries for GPUs: ``NCCL_CROSS_NIC: "1"``.
         source: where these facts come from.
     """
+
+    variables = frozenset({"environment"})
 
     kind: Literal["ethernet", "omni-path", "infiniband", "slingshot"] | None = None
     provider: str | None = None
     providers: list[str] = []
     devices: list[str] = []
     libraries: dict[str, forms.Absolute] = {}
+    environment: dict[str, str] = {}
     source: FactSource | None = None
 
 

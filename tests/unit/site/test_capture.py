@@ -975,6 +975,65 @@ def test_what_fabrics_open_by_themselves_and_by_which_name(programs, intel, tmp_
     assert found.driver is None
 
 
+def test_libraries_between_gpus(programs, intel, tmp_path, monkeypatch):
+    """A plug-in of this shell's, one of a module with its variables, and GDRCopy of the loader's cache."""
+    made.program(programs, "nvidia-smi", "exit 9")
+    for place in ("shell/libnccl-net.so", "ofi/lib/libnccl-net.so", "ofi/lib/libnccl-net-ofi.so", "libgdrapi.so.2"):
+        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(str(intel / "lib" / "libmpi.so.12.0"), str(tmp_path / place))
+    made.program(programs, "ldconfig", f"printf '\\tlibgdrapi.so.2 (libc6,x86-64) => {tmp_path}/libgdrapi.so.2\\n'")
+    sets = {"NCCL_NET": "AWS Libfabric", "FI_CXI_RX_MATCH_MODE": "software", "OFI_HOME": "/opt/ofi"}
+    module = Module("aws-ofi-nccl/1.9", sets, [("LD_LIBRARY_PATH", str(tmp_path / "ofi/lib"))])
+
+    def found():
+        tools = Tools()
+        facts_ = fabric.find(tools, Libraries(tools), str(tmp_path / "sys"), str(tmp_path / "dev"), [module])
+        assert set(facts_.fabric["libraries"].values()) <= set(facts_.system.files)
+        return facts_.fabric
+
+    assert found() == {
+        "libraries": {
+            "libgdrapi.so.2": str(tmp_path / "libgdrapi.so.2"),
+            "libnccl-net-ofi.so": str(tmp_path / "ofi/lib/libnccl-net-ofi.so"),
+            "libnccl-net.so": str(tmp_path / "ofi/lib/libnccl-net.so"),
+        },
+        "environment": {"FI_CXI_RX_MATCH_MODE": "software", "NCCL_NET": "AWS Libfabric"},
+    }
+    monkeypatch.setenv("LD_LIBRARY_PATH", "%s::/none" % (tmp_path / "shell"))
+    assert found()["libraries"]["libnccl-net.so"] == str(tmp_path / "shell/libnccl-net.so")
+
+
+def test_cray_s_links_and_its_library_for_gpus(programs, tmp_path, monkeypatch):
+    """PMI is found in the folder of links, though neither a module nor the loader's cache names it."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if not compiler:
+        pytest.skip("no C compiler: apt-get install gcc")
+    top = tmp_path / "pe"
+    prefix, links = top / "mpich/8.1.32/ofi/gnu/11.2", top / "lib64"
+    for folder in (prefix / "lib-abi-mpich", top / "mpich/8.1.32/gtl/lib", top / "pmi/6.1.15/lib", links):
+        folder.mkdir(parents=True)
+    (top / "mpi.c").write_text(
+        MPI_C.replace("Intel(R) MPI Library 2021.99 for Linux* OS", "MPI VERSION    : CRAY MPICH version 8.1.32.110")
+    )
+    pmi, gtl = top / "pmi/6.1.15/lib/libpmi.so.0.6", top / "mpich/8.1.32/gtl/lib/libmpi_gtl_hsa.so.0"
+    build(compiler, top, str(pmi.relative_to(top)), "libpmi.so.0", "3")
+    build(compiler, top, str(gtl.relative_to(top)), "libmpi_gtl_hsa.so.0", "4")
+    os.symlink(str(pmi), str(links / "libpmi.so.0"))
+    library = prefix / "lib-abi-mpich" / "libmpi.so.12"
+    options = ["-shared", "-fPIC", "-Wl,-soname,libmpi.so.12", "-Wl,--no-as-needed"]
+    subprocess.check_call([compiler, *options, "-o", str(library), str(top / "mpi.c"), str(pmi)])
+    monkeypatch.setattr(mpi, "_CRAY_LINKS", str(links))
+    made.program(programs, "ldconfig", "true")
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(links))  # to call it
+    _, found = find_mpi(prefix)
+    ((_, entry),) = found.mpi.items()
+    assert entry["family"] == "cray"
+    assert str(pmi) in found.system.files
+    assert found.system.links[str(links / "libpmi.so.0")] == str(pmi)
+    assert str(gtl) in found.system.files
+    assert entry["binds"] == sorted([str(top / "pmi/6.1.15"), str(top / "mpich/8.1.32/gtl")])  # not all of pe
+
+
 def test_the_driver_s_program_and_libraries(programs, intel, tmp_path):
     cuda = tmp_path / "libcuda.so.550.54.15"
     shutil.copy(str(intel / "lib" / "libmpi.so.12.0"), str(cuda))

@@ -37,10 +37,10 @@ from deployer.connected.check.rules.case import MISSING_FACTS, Case
 from deployer.connected.linker import commands, jobs
 from deployer.connected.linker.code import x86_64
 from deployer.connected.linker.code.code_facts import CodeFacts, Instructions
-from deployer.connected.linker.index import Index, Indexed
+from deployer.connected.linker.index import Index, Indexed, of_site
 from deployer.connected.linker.job_filesystem import JobFilesystem
 from deployer.connected.linker.loader import Loader
-from deployer.connected.linker.process import Overlay, Process
+from deployer.connected.linker.process import Overlay, Process, Start, start
 from deployer.connected.site_profile.forms import RuntimeName
 from deployer.connected.site_profile.profile import Profile
 from deployer.contract.base.errors import Refused, UsageError
@@ -65,6 +65,7 @@ from tests.unit.connected.check.test_check import (
     OPENMPI,
     OPENMPI_FILES,
     PLAN,
+    below,
     index,
     lib,
     on,
@@ -294,6 +295,63 @@ def test_nccl_needs_its_library_for_a_fast_network(kind: str, files: list[str], 
     host = [HostFile("lib/libibverbs.so.1", "file", "/usr/lib64/libibverbs.so.1", "x")]
     bound = case({"fabric": {"kind": kind}, **gpus}, image, plan=PLAN._replace(host=host))
     assert codes(fabric.nccl(bound)) == (expected if kind != "infiniband" else [])
+
+
+@pytest.mark.parametrize(
+    ("files", "kind", "expected"),
+    [
+        (["librccl.so"], "slingshot", "for which RCCL opens libnccl-net; neither the image nor the plan has it"),
+        (["librccl.so", "librccl-net.so"], "slingshot", None),
+        (["librccl.so.1", "libnccl-net.so"], "omni-path", None),
+        (["librccl.so"], "infiniband", "for which RCCL opens libibverbs.so.1"),
+    ],
+)
+def test_rccl_needs_its_library_for_a_fast_network(files: list[str], kind: str, expected: str | None) -> None:
+    image = {**IMAGE_FILES, **{f"/usr/lib/x/{name}": lib(name) for name in files}}
+    found = list(fabric.nccl(case({"fabric": {"kind": kind}, "node": {"gpus": {"kind": "amd"}}}, image)))
+    assert codes(found) == ([("fabric.nccl", WARNING)] if expected else [])
+    assert not expected or expected in found[0].message
+
+
+OFI = "/opt/aws-ofi-nccl/lib/libnccl-net.so"
+PLUGGED = {
+    OFI: lib("libnccl-net.so", "libfabric.so.1", "libcudart.so.12", versions={"libc.so.6": ["GLIBC_2.36"]}),
+    "/opt/cray/lib64/libfabric.so.1": lib("libfabric.so.1", "libcxi.so.1"),
+    "/usr/lib64/libcxi.so.1": lib("libcxi.so.1"),
+}
+
+
+@pytest.mark.parametrize(
+    ("image", "lacks", "forced", "expected"),
+    [
+        ({}, [], True, None),
+        ({}, ["/usr/lib64/libcxi.so.1"], True, ("libcxi.so.1", ERROR)),
+        ({}, ["/usr/lib64/libcxi.so.1"], False, ("libcxi.so.1", WARNING)),
+        ({"/lib/libcudart.so.12": None}, [], True, ("libcudart.so.12", ERROR)),
+        ({"/lib/x86_64-linux-gnu/libc.so.6": lib("libc.so.6", defines=("GLIBC_2.17",))}, [], True,
+         ("GLIBC_2.36", ERROR)),
+        ({"/lib/libnccl.so.2": None}, ["/usr/lib64/libcxi.so.1"], True, None),  # no NCCL in the image
+    ],
+)  # fmt: skip
+def test_the_site_s_plug_in_of_nccl_in_the_image(
+    image: dict[str, Facts | None], lacks: list[str], forced: bool, expected: tuple[str, str] | None
+) -> None:
+    libc = {"/lib/x86_64-linux-gnu/libc.so.6": lib("libc.so.6", defines=("GLIBC_2.17", "GLIBC_2.36"))}
+    of_image = {**IMAGE_FILES, **libc, "/lib/libcudart.so.12": lib("libcudart.so.12"),
+                "/lib/libnccl.so.2": lib("libnccl.so.2"), **image}  # fmt: skip
+    of_image = {path: facts for path, facts in of_image.items() if facts or path not in image}
+    files = {path: facts for path, facts in PLUGGED.items() if path not in lacks}
+    host = tuple(HostFile(f"lib/{path.rpartition('/')[2]}", "file", path, "x") for path in files)
+    environment = {"LD_LIBRARY_PATH": "/deployer/host/lib", **({"NCCL_NET": "x"} if forced else {})}
+    plan = PLAN._replace(host=host, environment=environment)
+    site = {PREFIX: below(HOST_FILES), FOLDER: of_site(files, {})}
+    process = start(plan, IMAGE, index(of_image), (), site, Start("python3"))
+    place = {"fabric": {"kind": "slingshot"}, "node": {"gpus": {"kind": "nvidia"}}}
+    found = list(fabric.nccl(case(place, of_image, plan=plan, processes=[process])))
+    assert codes(found) == ([("fabric.nccl", expected[1])] if expected else [])
+    assert (
+        not expected or f"the site's plug-in needs {expected[0]}, which the container does not have" in found[0].message
+    )
 
 
 def test_a_plug_in_of_tensorflow_that_cannot_be_opened() -> None:
