@@ -140,7 +140,8 @@ class Driver(Model):
     """The driver of the GPUs.
 
     Attributes:
-        kind: the vendor. AMD's and Intel's are parts of the kernel: their libraries (ROCm, level-zero) are the image's.
+        kind: the vendor. AMD's and Intel's are parts of the kernel: their libraries (ROCm, level-zero) are the image's,
+            and Intel's the site's if the image has none.
         version: its version: ``535.104.05``.
         libraries: paths of its libraries by soname: ``libcuda.so.1: /usr/lib64/libcuda.so.1``.
         smi: the path of NVIDIA's program: ``/usr/bin/nvidia-smi``.

@@ -19,6 +19,8 @@ _FIELDS = ("name,memory.total,compute_cap", "name,memory.total")
 #: The compute libraries of NVIDIA's driver; the vendor-neutral libGL and libOpenCL do not belong to the driver.
 _NVIDIA = ("libcuda.so.1", "libcudadebugger.so.1", "libnvidia-ml.so.1", "libnvidia-ptxjitcompiler.so.1",
            "libnvidia-nvvm.so.4", "libnvidia-cfg.so.1")  # fmt: skip
+#: The user's part of Intel's driver, and Level Zero's loader, for images that lack them.
+_INTEL_LIBRARIES = ("libze_loader.so.1", "libze_intel_gpu.so.1")
 _GPUCOMP = re.compile(r"^libnvidia-gpucomp\.so\.[\d.]+$")
 #: By vendor: its kernel drivers, and its programs that print the names of products.
 _MODULES = {"amd": ("amdgpu",), "intel": ("xe", "i915")}
@@ -119,7 +121,7 @@ def _parse(text: str, tools: Tools) -> Optional[Record]:
 
 
 def driver(tools: Tools, libraries: Libraries, sys: str = "/sys") -> Optional[Record]:
-    """Return a profile's ``driver``; None if the machine has none. AMD's and Intel's are only in the kernel."""
+    """Return a profile's ``driver``; None if the machine has none."""
     known = libraries.system([*_NVIDIA, *filter(_GPUCOMP.match, libraries.cached)])
     version = None
     answer = tools.ask(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"], any_status=True)
@@ -132,5 +134,8 @@ def driver(tools: Tools, libraries: Libraries, sys: str = "/sys") -> Optional[Re
     if known or version:
         smi = shutil.which("nvidia-smi")
         return {"kind": "nvidia", "libraries": known, **determined({"version": version, "smi": smi})}
-    kinds = (kind for kind in _MODULES if listed(kind, sys))
-    return next(({"kind": kind, **determined({"version": driver_version(kind, sys)})} for kind in kinds), None)
+    kind = next((kind for kind in _MODULES if listed(kind, sys)), None)
+    if kind is None:
+        return None
+    own = libraries.system(_INTEL_LIBRARIES) if kind == "intel" else {}
+    return {"kind": kind, **determined({"version": driver_version(kind, sys), "libraries": own})}

@@ -862,7 +862,13 @@ def test_gpus_of_intel(programs, tmp_path):
     write(tmp_path, {"said": XPU_SMI, "sys/module/i915/version": "I915_24.5.12_PSB_240603.18\n"})
     made.program(programs, "xpu-smi", f"cat {tmp_path}/said")
     assert gpus.gpus(tools, sys) == {"kind": "intel", "count": 1, "model": "Intel(R) Data Center GPU Flex 140"}
-    assert gpus.driver(tools, Libraries(tools), sys) == {"kind": "intel", "version": "I915_24.5.12_PSB_240603.18"}
+    made.program(
+        programs, "ldconfig", "printf '\\tlibze_intel_gpu.so.1 (libc6,x86-64) => /usr/lib64/libze_intel_gpu.so.1\\n'"
+    )
+    assert gpus.driver(tools, Libraries(tools), sys) == {
+        "kind": "intel", "version": "I915_24.5.12_PSB_240603.18",
+        "libraries": {"libze_intel_gpu.so.1": "/usr/lib64/libze_intel_gpu.so.1"},
+    }  # fmt: skip
     made.program(programs, "nvidia-smi", "echo 'NVIDIA H100, 81559, 9.0'")
     assert gpus.gpus(tools, sys)["kind"] == "nvidia"
 

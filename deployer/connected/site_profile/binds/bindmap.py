@@ -62,7 +62,7 @@ def _of_gpus(host: CapturedHost, partition: Partition, network: Fabric, alone: b
     if partition.gpus is None:
         return BindMap([], (), {}, ())
     driver, parts = partition.driver, fabric.Parts([], [], [])
-    own = gpu.libraries(host, driver) if driver and driver.kind == "nvidia" else []  # others are all in the image
+    own = gpu.libraries(host, driver) if driver else []
     between = collectives.libraries(network, partition.gpus.kind)
     if between and alone:
         parts = fabric.parts(host, network)

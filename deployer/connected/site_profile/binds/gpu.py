@@ -1,7 +1,9 @@
-"""NVIDIA's driver in the container: its compute libraries, all with the running driver's version.
+"""The GPU driver in the container: NVIDIA's compute libraries, all with the running driver's version.
 
-The vendor-neutral libGL and libOpenCL are not bound, because they belong to the image. Devices need no bind, because
-the container sees the host's /dev. Each rank sees all GPUs of the job. Horovod selects one by local rank.
+AMD's and Intel's drivers are in the kernel. For images that lack the user's part of Intel's (``libze_intel_gpu.so.1``),
+the site's is bound if the profile lists it. The vendor-neutral libGL and libOpenCL are not bound, because they belong
+to the image. Devices need no bind, because the container sees the host's /dev. Each rank sees all GPUs of the job.
+Horovod selects one by local rank.
 """
 
 import re
@@ -53,9 +55,13 @@ def passed(gpus: NodeGpus) -> tuple[str, ...]:
 def libraries(host: CapturedHost, driver: Driver) -> list[HostFile]:
     """Return the driver's compute libraries, under their sonames, with their links.
 
+    Those of other vendors than NVIDIA are for images without them.
+
     Raises:
         Unknown: libcuda's version differs from the driver's, so the facts mix two drivers.
     """
+    if driver.kind != "nvidia":
+        return [library(path, "the GPU driver's", name, True) for name, path in sorted(driver.libraries.items())]
     found: list[HostFile] = []
     for name in sorted(filter(_COMPUTE.match, driver.libraries)):
         path = driver.libraries[name]

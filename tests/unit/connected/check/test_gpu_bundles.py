@@ -3,6 +3,7 @@
 The stand-ins have the names, sonames, dependencies and kernel tables of the real ones, and nothing else.
 """
 
+import functools
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -50,6 +51,7 @@ def rocm(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     if not (shutil.which("cc") and shutil.which("objcopy")):
         pytest.skip("no C compiler: apt-get install gcc")
 
+    @functools.cache
     def make(targets: tuple[str, ...] = TARGETS) -> Path:
         root = tmp_path_factory.mktemp("rocm")
         top = true_root(root / "rootfs")

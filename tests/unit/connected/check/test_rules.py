@@ -1192,6 +1192,8 @@ def test_sycl_finds_gpus_with_level_zero() -> None:
     assert (finding.code, finding.severity) == ("gpu.driver", ERROR)
     assert "but not libze_intel_gpu.so.1, with which" in finding.message
     assert list(gpu.usable(case(place, {**image, "/usr/lib/libze_intel_gpu.so.1": lib()}))) == []
+    bound = PLAN._replace(host=(HostFile("lib/libze_intel_gpu.so.1", "file", "/usr/lib64/libze_intel_gpu.so.1", "x"),))
+    assert list(gpu.usable(case(place, image, plan=bound))) == []
     assert list(gpu.usable(case(place, IMAGE_FILES))) == []
 
 

@@ -468,6 +468,16 @@ def test_a_plug_in_with_the_site_s_mpi_uses_its_libfabric() -> None:
     assert found.environment["FI_PROVIDER_PATH"] == f"{PREFIX}/lib"
 
 
+def test_the_user_s_part_of_intel_s_driver_is_for_images_without_it() -> None:
+    record = between_gpus("intel").model_dump(mode="json", exclude_defaults=True)
+    batch, path = record["partitions"]["batch"], "/usr/lib64/libze_intel_gpu.so.1"
+    batch["files"] |= {path: lib("libze_intel_gpu.so.1", "libigdgmm.so.12").record(),
+                       "/usr/lib64/libigdgmm.so.12": lib("libigdgmm.so.12").record()}  # fmt: skip
+    batch["driver"] = {"kind": "intel", "libraries": {"libze_intel_gpu.so.1": path}}
+    found = {item.name: item.spare for item in made(Profile.model_validate(record)).host}
+    assert found == {"lib/libze_intel_gpu.so.1": True, "lib/libigdgmm.so.12": True}
+
+
 @pytest.mark.parametrize(("kind", "name"), [("nvidia", "cuda"), ("amd", "hsa"), ("intel", "ze")])
 def test_cray_mpich_s_library_for_gpus_is_loaded_before_the_program(kind: str, name: str) -> None:
     gtl = "/opt/cray/pe/mpich/8.1.32/gtl/lib/libmpi_gtl_{}.so.0"
