@@ -173,6 +173,7 @@ exec "${clean[@]}" "$0" --silent exec "${words[@]}" "$image" "$@"
     '--pass=PMIX_*'
     '--pass=SLINGSHOT_*'
     --pass=ZE_AFFINITY_MASK
+    --pass=ZE_FLAT_DEVICE_HIERARCHY
     --set-env=DEPLOYER_RESULT=/deployer/job/payload.json
     '--set-env=GREETING=it'"'"'s $5: cheap'
     --set-env=KMP_BLOCKTIME=0

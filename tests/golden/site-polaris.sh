@@ -181,7 +181,6 @@ exec "${clean[@]}" "$0" --silent exec "${words[@]}" "$image" "$@"
     --set-env=DEPLOYER_RESULT=/deployer/job/payload.json
     '--set-env=GREETING=it'"'"'s $5: cheap'
     --set-env=KMP_BLOCKTIME=0
-    --set-env=LD_LIBRARY_PATH=/deployer/host/lib
     --set-env=OMPI_MCA_btl_vader_single_copy_mechanism=none
     '--set-env=OMPI_MCA_smsc=^cma'
     --set-env=OMP_NUM_THREADS=2

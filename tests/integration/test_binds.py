@@ -25,6 +25,8 @@ SYSTEM = "/usr/lib/x86_64-linux-gnu"
 #: Stand-ins for a driver, compiled here: a file of each name that says its version.
 DRIVER = "550.99.01"
 STAND_INS = ("libcuda.so.1", "libnvidia-ml.so.1", f"libnvidia-gpucomp.so.{DRIVER}")
+#: Stand-ins for aws-ofi-nccl and GDRCopy, in a folder of the site that no loader searches.
+BETWEEN_GPUS = ("libnccl-net-ofi.so", "libgdrapi.so.2")
 
 
 def decided(captured: Path, batch: dict[str, Any]) -> dict[str, Any]:
@@ -79,8 +81,16 @@ def profile(captured: Path, lab: Lab, tmp_path_factory: pytest.TempPathFactory) 
         if real.name != name:
             (folder / name).symlink_to(real.name)
     folder.chmod(0o755)
+    plug = lab.home / "alice" / "aws-ofi-nccl"
+    for name in BETWEEN_GPUS:
+        compiled("stand_in.c", plug / name, "-shared", "-fPIC", f"-Wl,-soname,{name}", "-DVERSION=119")
+    plug.chmod(0o755)
+    between = {
+        "libraries": {name: f"/home/alice/aws-ofi-nccl/{name}" for name in BETWEEN_GPUS},
+        "environment": {"NCCL_CROSS_NIC": "1"},
+    }
     batch = {
-        "fabric": {"kind": "omni-path", "provider": "tcp", "devices": ["hfi1_0", "eth0"]},
+        "fabric": {"kind": "omni-path", "provider": "tcp", "devices": ["hfi1_0", "eth0"], **between},
         "driver": {"kind": "nvidia", "version": DRIVER, "libraries": libraries},
         "node": {"gpus": {"kind": "nvidia", "count": 1}},
     }
@@ -154,6 +164,14 @@ def test_a_driver_of_stand_ins_is_opened_by_each_of_its_names(hosted: Path, site
     assert {name: each["version"] for name, each in found.items()} == dict.fromkeys(names, 550)
     assert found["libcuda.so.1"]["mapped"][f"{HOST}/libcuda.so.1"] == inode(site, "~/driver/libcuda.so.1")
     assert "error" in seen(site, "libnvidia-opticalflow.so.1")["libnvidia-opticalflow.so.1"]
+
+
+def test_a_plug_in_of_nccl_is_opened_by_the_name_that_nccl_asks_for(hosted: Path, site: Site) -> None:
+    found = seen(site, "libnccl-net.so", *BETWEEN_GPUS)
+    assert {name: each["version"] for name, each in found.items()} == dict.fromkeys(found, 119)
+    mapped = found["libnccl-net.so"]["mapped"]
+    assert mapped[f"{HOST}/libnccl-net-ofi.so"] == inode(site, "~/aws-ofi-nccl/libnccl-net-ofi.so")
+    assert site.tool("exec", "hosted", "--", "sh", "-c", "'echo $NCCL_CROSS_NIC'").strip() == "1"
 
 
 def test_ranks_see_all_gpus_nccl_s_network_and_what_the_image_says_of_itself(hosted: Path, site: Site) -> None:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol
 from deployer.connected.ground import caches, frames, progress
 from deployer.connected.ground.caches import CachedFacts
 from deployer.connected.linker import package_imports
-from deployer.connected.linker.code import fatbin
+from deployer.connected.linker.code import fatbin, offload_bundles
 from deployer.connected.linker.code.code_facts import CodeFacts
 from deployer.connected.linker.job_filesystem import FILE, FOLDER, LINK, SMALL, folders_of
 from deployer.connected.linker.package_imports import PACKAGED, PackageImports
@@ -30,7 +30,7 @@ from deployer.contract.elf.elf import ReadAt
 
 SCHEMA = "link-index"
 #: Increase it when different facts are read from a file; older indexes are then rebuilt.
-VERSION = 14
+VERSION = 15
 
 _MAGIC = b"\x7fELF"
 #: The start of a script, and the number of bytes of its first line that the kernel reads.
@@ -72,7 +72,7 @@ class Indexed(NamedTuple):
     """The facts about one path.
 
     They are: its kind; the target of a link, or the first line of a script after ``#!``; the facts of an ELF file, or
-    why it is malformed; whether it is executable; the targets of its CUDA kernels (``fatbin.kernels``).
+    why it is malformed; whether it is executable; the targets of its GPU kernels (``fatbin``, ``offload_bundles``).
     """
 
     kind: str
@@ -318,7 +318,8 @@ def _indexed(read_at: ReadAt) -> Indexed:
     if start != _MAGIC:
         return Indexed(FILE)
     try:
-        return Indexed(FILE, facts=dynamic.facts(read_at, narrow=True), kernels=fatbin.kernels(read_at))
+        kernels = (*fatbin.kernels(read_at), *offload_bundles.kernels(read_at))
+        return Indexed(FILE, facts=dynamic.facts(read_at, narrow=True), kernels=kernels)
     except BadElf as error:
         return Indexed(FILE, bad=str(error))
 

@@ -80,16 +80,21 @@ class Fabric(Model):
         provider: libfabric's provider to use: ``psm2``, ``verbs``, ``tcp``.
         providers: all providers of libfabric on the nodes: ``[psm2, tcp]``.
         devices: the kernel's names of the devices: ``hfi1_0``, ``mlx5_0``, ``cxi0``, ``eth0``.
-        libraries: paths of the user-space libraries (psm2, verbs, UCX, cxi) by soname:
-            ``libpsm2.so.2: /usr/lib64/libpsm2.so.2``.
+        libraries: paths of the user-space libraries by soname: ``libpsm2.so.2: /usr/lib64/libpsm2.so.2``. They are
+            psm2, verbs, UCX, cxi and xpmem; for GPUs, the plug-ins of NCCL and RCCL (``libnccl-net.so``), GDRCopy, and
+            the site's own NCCL, RCCL or oneCCL.
+        environment: variables that the site sets for its libraries for GPUs: ``NCCL_CROSS_NIC: "1"``.
         source: where these facts come from.
     """
+
+    variables = frozenset({"environment"})
 
     kind: Literal["ethernet", "omni-path", "infiniband", "slingshot"] | None = None
     provider: str | None = None
     providers: list[str] = []
     devices: list[str] = []
     libraries: dict[str, forms.Absolute] = {}
+    environment: dict[str, str] = {}
     source: FactSource | None = None
 
 
@@ -135,7 +140,8 @@ class Driver(Model):
     """The driver of the GPUs.
 
     Attributes:
-        kind: the vendor. AMD's and Intel's are parts of the kernel: their libraries (ROCm, level-zero) are the image's.
+        kind: the vendor. AMD's and Intel's are parts of the kernel: their libraries (ROCm, level-zero) are the image's,
+            and Intel's the site's if the image has none.
         version: its version: ``535.104.05``.
         libraries: paths of its libraries by soname: ``libcuda.so.1: /usr/lib64/libcuda.so.1``.
         smi: the path of NVIDIA's program: ``/usr/bin/nvidia-smi``.

@@ -6,8 +6,9 @@ from typing import Iterable, Iterator, Mapping, NamedTuple, Optional, Pattern, S
 from deployer.contract.base import records
 from deployer.contract.base.json_records import Record
 
-#: What a job can be required to prove: GPUs that CUDA can use; Intel's extension active in TensorFlow.
-GPU, ITEX = "gpu", "itex"
+#: What a job can be required to prove: GPUs of NVIDIA, AMD or Intel that it can use; Intel's extension active in
+#: TensorFlow.
+GPU, AMD_GPU, INTEL_GPU, ITEX = "gpu", "gpu-amd", "gpu-intel", "itex"
 
 #: libfabric's providers that pin the memory that they send from: Omni-Path, InfiniBand, Slingshot, EFA.
 _PINNING = ("psm2", "psm3", "opx", "verbs", "mlx", "ucx", "cxi", "efa")
@@ -92,11 +93,11 @@ class NodeLink(NamedTuple):
 
 
 class GpuMeasurement(NamedTuple):
-    """A node's GPUs as CUDA sees them in the container.
+    """A node's GPUs as the vendor's library, or the kernel, shows them in the container.
 
     Attributes:
         driver: the version of the kernel module.
-        cuda: the CUDA version that the driver's library offers.
+        cuda: the CUDA version that NVIDIA's library offers.
         devices: the number of devices.
         reason: why they cannot be used, or None.
     """
@@ -161,7 +162,7 @@ def judge(measures: Measures, expects: Sequence[str], provider: Optional[str]) -
         yield "limits.memlock", {"limit": memlock, "provider": provider, "needed": _PINNED}
     if allreduce and allreduce.wrong:
         yield "mpi.allreduce", {"wrong": allreduce.wrong}
-    if GPU in expects and gpu and gpu.reason:
+    if {GPU, AMD_GPU, INTEL_GPU} & set(expects) and gpu and gpu.reason:
         yield "gpu.unusable", {"reason": gpu.reason}
 
 

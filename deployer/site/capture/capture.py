@@ -65,7 +65,7 @@ def capture(request: CaptureRequest, systems: Collection[BatchSystem]) -> SiteCa
         for found in mpis.mpi.values():
             if found["family"] == "cray":  # Cray's PMI reads the list of ranks there
                 found["binds"] = sorted({*found.get("binds", ()), batch.spool})
-    network = fabric.find(tools, libraries)
+    network = fabric.find(tools, libraries, modules=available.communication)
     this = machine.machine(tools, request.words)
     for name, (module, version) in modules.runtimes(available.chains).items():
         loads = available.chains[module]

@@ -7,6 +7,7 @@ from collections import Counter
 from typing import Dict, List, Optional, Tuple
 
 from deployer.contract.base.json_records import Record
+from deployer.site.capture import gpus
 from deployer.site.capture.tools import Tools, determined, read_text
 
 #: The instruction sets that matter to compiled programs, with the kernel's names in /proc/cpuinfo: on x86-64 the flags
@@ -18,14 +19,14 @@ FLAGS = (
     "atomics", "fphp", "asimdhp", "asimdrdm", "asimddp", "asimdfhm", "fcma", "jscvt", "lrcpc", "paca", "sha3", "sve",
     "sve2", "bf16", "i8mm",
 )  # fmt: skip
-_GPU_VENDORS = ("0x10de", "0x1002", "0x8086")  # NVIDIA, AMD, Intel
-_GPU_FIELDS = ("name,memory.total,compute_cap", "name,memory.total")
+#: PCI's numbers of NVIDIA, AMD and Intel, and of display controllers and processing accelerators (MI300X).
+_GPU_VENDORS, _GPU_CLASSES = ("0x10de", "0x1002", "0x8086"), ("0x03", "0x12")
 
 
 def node(tools: Tools, sys: str = "/sys", proc: str = "/proc") -> Record:
     """Return this node's hardware, with the keys of a profile's ``NodeHardware``."""
     cores = _cores(sys)
-    threads, domains, shown = set(cores.values()), _domains(sys), _gpus(tools)
+    threads, domains, shown = set(cores.values()), _domains(sys), gpus.gpus(tools, sys)
     memory = re.search(r"^MemTotal:\s+(\d+) kB", read_text(os.path.join(proc, "meminfo")), re.MULTILINE)
     return determined(
         {
@@ -54,7 +55,7 @@ def _affinity(sys: str, domains: Dict[int, str], count: Optional[int]) -> List[R
     GPUs are numbered by PCI address, as drivers count them.
     """
     paths = sorted(glob.glob(os.path.join(sys, "bus/pci/devices/*")))
-    shown = [path for path in paths if _read(path, "class").startswith("0x03")]
+    shown = [path for path in paths if _read(path, "class").startswith(_GPU_CLASSES)]
     near = [_read(path, "numa_node") for path in shown if _read(path, "vendor") in _GPU_VENDORS]
     if len(near) != count or not {*near} <= {*map(str, domains)}:
         return []
@@ -97,25 +98,3 @@ def _arm_model(text: str, tools: Tools) -> Optional[str]:
     name = re.search(r"^\s*Model name:\s*(\S.{0,99})$", answer.out if answer else "", re.MULTILINE)
     known = name.group(1).strip() if name else "-"  # of a processor that is newer than lscpu
     return known if known != "-" else ", ".join(f"{field} {number}" for field, number in dict(numbers).items())
-
-
-def _gpus(tools: Tools) -> Optional[Record]:
-    for fields in _GPU_FIELDS:  # drivers before 510 do not know compute_cap
-        answer = tools.ask(["nvidia-smi", "--query-gpu=" + fields, "--format=csv,noheader,nounits"], any_status=True)
-        if answer is None:
-            return None
-        if answer.status == 0:
-            return _parse_gpus(answer.out, tools)
-    return None
-
-
-def _parse_gpus(text: str, tools: Tools) -> Optional[Record]:
-    rows = [[word.strip() for word in line.split(",")] for line in text.splitlines() if line.strip()]
-    if not rows or any(len(row) not in (2, 3) or not row[1].isdigit() for row in rows):
-        tools.note(f"nvidia-smi: no list of GPUs: {text[:100]}")
-        return None
-    if len({tuple(row) for row in rows}) > 1:
-        tools.note("the node's GPUs differ: {}".format("; ".join(sorted({row[0] for row in rows}))))
-        return {"kind": "nvidia", "count": len(rows)}
-    capability = dict(zip(["capability"], rows[0][2:]))
-    return {"kind": "nvidia", "model": rows[0][0], "count": len(rows), "memory_mb": int(rows[0][1]), **capability}

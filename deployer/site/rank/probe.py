@@ -32,7 +32,7 @@ _MAX_OUTPUT, _TAIL = 4 * 1024 * 1024, 4096
 
 #: Makes Intel MPI and MPICH print which libfabric provider they chose.
 _TALK = {"I_MPI_DEBUG": "1", "MPIR_CVAR_DEBUG_SUMMARY": "1"}
-#: A further measurement that a rank's probe can make on request (``measurements.GPU``).
+#: The beginning of further measurements that a rank's probe can make on request (``measurements.GPU`` and others).
 _GPU = "gpu"
 _VALUED = ("--out", "--library", "--expect", "--home", "--good")
 
@@ -181,10 +181,11 @@ def _measures(expects: "Sequence[str]") -> "Dict[str, Any]":
         "shm": payload_monitor.shared_memory(),
         "limits": {name: value // unit for name, value, unit in limits if value != resource.RLIM_INFINITY},
     }
-    if _GPU in expects and first_of_node(os.environ):
+    wanted = [each for each in expects if each.startswith(_GPU)]
+    if wanted and first_of_node(os.environ):
         from deployer.site.rank import gpu
 
-        measures.update(gpu=dict(gpu.look()._asdict()))
+        measures.update(gpu=dict(gpu.look(wanted[0])._asdict()))
     return measures
 
 

@@ -1,4 +1,4 @@
-"""An empty store, and stand-ins for an MPI library of MPICH's ABI and for CUDA's driver, named as such."""
+"""An empty store, and stand-ins for an MPI library of MPICH's ABI and for the libraries of GPUs, named as such."""
 
 import shutil
 import subprocess
@@ -45,6 +45,24 @@ int cuInit(unsigned flags) { if (getenv("STAND_IN_CRASHES")) abort(); return wor
 int cuDeviceGetCount(int *n) { *n = word("STAND_IN_DEVICES"); return 0; }
 int cuGetErrorString(int code, const char **text) { *text = "stand-in error"; return 0; }
 """
+#: The same functions of HIP, and those of Level Zero: two drivers, the second without a device.
+HIP_C = (
+    CUDA_C.replace("cu", "hip")
+    .replace("hipDeviceGetCount", "hipGetDeviceCount")
+    .replace(
+        'int hipGetErrorString(int code, const char **text) { *text = "stand-in error"; return 0; }',
+        'const char *hipGetErrorString(int code) { return "stand-in error"; }',
+    )
+)
+ZE_C = r"""
+#include <stdlib.h>
+static int word(const char *name) { return getenv(name) ? atoi(getenv(name)) : 0; }
+int zeInit(unsigned flags) { return word("STAND_IN_CUINIT"); }
+int zeDriverGet(unsigned *n, void **drivers) {
+  if (drivers) { drivers[0] = (void *)0x700000001; drivers[1] = 0; } *n = 2; return 0; }
+int zeDeviceGet(void *driver, unsigned *n, void **devices) {
+  *n = driver == (void *)0x700000001 ? word("STAND_IN_DEVICES") : 0; return 0; }
+"""
 
 
 @pytest.fixture
@@ -63,6 +81,18 @@ def stand_in(tmp_path_factory):
 def stand_in_driver(tmp_path_factory):
     """Return the path of a stand-in for CUDA's driver library, 12.4."""
     return compiled(tmp_path_factory, CUDA_C, "libcuda.so.1")
+
+
+@pytest.fixture(scope="module")
+def stand_in_hip(tmp_path_factory):
+    """Return the path of a stand-in for HIP's library, of ROCm 6."""
+    return compiled(tmp_path_factory, HIP_C, "libamdhip64.so.6")
+
+
+@pytest.fixture(scope="module")
+def stand_in_level_zero(tmp_path_factory):
+    """Return the path of a stand-in for the loader of Level Zero."""
+    return compiled(tmp_path_factory, ZE_C, "libze_loader.so.1")
 
 
 def compiled(tmp_path_factory, text, name):

@@ -14,7 +14,7 @@ import pytest
 from deployer.contract.base import facts
 from deployer.contract.base.errors import IntegrityError, UsageError
 from deployer.contract.base.shell import quoted
-from deployer.site.capture import apptainer, capture_files, filesystems, machine, node, redact
+from deployer.site.capture import apptainer, capture_files, filesystems, gpus, machine, node, redact
 from deployer.site.capture.capture import CaptureRequest, capture
 from deployer.site.capture.software import fabric, modules, mpi
 from deployer.site.capture.software.libraries import Libraries
@@ -380,9 +380,9 @@ def test_pbs_queue_with_own_vnodes_and_hosts_of_several_vnodes(programs):
         ("n2", "", 32, 0, ""),
     ]
     lines = []
-    for name, host, memory, gpus, own in vnodes:
+    for name, host, memory, count, own in vnodes:
         lines += [name, "     resources_available.host = %s" % (host or name)]
-        lines += ["     resources_available.mem = %dgb" % memory, "     resources_available.ngpus = %d" % gpus]
+        lines += ["     resources_available.mem = %dgb" % memory, "     resources_available.ngpus = %d" % count]
         lines += ["     queue = " + own] if own == "big" else []
         lines += [""]
     version = "[ $1 != --version ] || exec echo pbs_version = 23.06.06; [ $1 = -Qf ] || exit 1\n"
@@ -827,6 +827,93 @@ def test_launchers_of_a_site(said, known, programs, monkeypatch):
     assert machine.launchers(Tools()) == known
 
 
+#: ``amd-smi static --asic`` with an MI350X: ROCm/rocm-systems, pull request 2987; shorter.
+AMD_SMI = """\
+GPU: 0
+    ASIC:
+        MARKET_NAME: AMD Instinct MI350X
+        VENDOR_ID: 0x1002
+        NUM_COMPUTE_UNITS: 128
+        TARGET_GRAPHICS_VERSION: gfx950
+"""
+#: ``rocm-smi --showproductname`` with MI300X in a virtual machine: a blog on ROCm; shorter.
+ROCM_SMI = """\
+============================ ROCm System Management Interface ============================
+GPU[0]\t\t: Card Series: \t\tAMD Instinct MI300X VF
+GPU[0]\t\t: Card Model: \t\t0x74b5
+GPU[0]\t\t: GFX Version: \t\tgfx942
+"""
+#: ``xpu-smi discovery``: intel-gpu/intel-gpu-i915-backports, issue 167; shorter, with the data center GPU first.
+XPU_SMI = """\
++-----------+--------------------------------------------------------------------------------------+
+| Device ID | Device Information                                                                   |
++-----------+--------------------------------------------------------------------------------------+
+| 1         | Device Name: Intel(R) Data Center GPU Flex 140                                       |
+|           | Vendor Name: Intel(R) Corporation                                                    |
++-----------+--------------------------------------------------------------------------------------+
+"""
+
+
+def kfd(folder, versions):
+    """Write what the kernel shows of a processor and GPUs of AMD (kfd_topology.c; values of MI250X and others)."""
+    nodes = "sys/class/kfd/kfd/topology/nodes/%d/properties"
+    write(folder, {nodes % 0: "cpu_cores_count 64\nsimd_count 0\ngfx_target_version 0\ndrm_render_minor 0\n"})
+    for number, version in enumerate(versions, 1):
+        text = "simd_count 440\ngfx_target_version %d\nvendor_id 4098\ndrm_render_minor %d\n" % (version, 127 + number)
+        write(folder, {nodes % number: text})
+        device = "sys/class/drm/renderD%d/device/" % (127 + number)
+        write(folder, {device + "mem_info_vram_total": "68702699520\n", device + "vendor": "0x1002\n"})
+
+
+@pytest.mark.parametrize(
+    ("versions", "programs_say", "version", "expected"),
+    [
+        ([90010] * 8, {}, "6.3.6", {"count": 8, "target": "gfx90a"}),
+        ([90402], {"rocm-smi": ROCM_SMI}, "6.12.12",
+         {"count": 1, "target": "gfx942", "model": "AMD Instinct MI300X VF"}),
+        ([90500], {"amd-smi": AMD_SMI, "rocm-smi": ROCM_SMI}, None,
+         {"count": 1, "target": "gfx950", "model": "AMD Instinct MI350X"}),
+        ([110501], {"amd-smi": "AMD-SMI was not found"}, None, {"count": 1, "target": "gfx1151"}),
+        ([90010, 90402], {}, None, {"count": 2}),
+    ],
+)  # fmt: skip
+def test_gpus_of_amd(versions, programs_say, version, expected, programs, tmp_path):
+    kfd(tmp_path, versions)
+    for name, text in programs_say.items():
+        write(tmp_path, {name: text})
+        made.program(programs, name, f"cat {tmp_path}/{name}")
+    if version:
+        write(tmp_path, {"sys/module/amdgpu/version": version + "\n"})
+    tools = Tools()
+    assert gpus.gpus(tools, str(tmp_path / "sys")) == {"kind": "amd", "memory_mb": 65520, **expected}
+    assert gpus.driver(tools, Libraries(tools), str(tmp_path / "sys")) == {
+        "kind": "amd", **({"version": version} if version else {}),
+    }  # fmt: skip
+    assert tools.notes == (["the node's GPUs differ: gfx90a; gfx942"] if len(set(versions)) > 1 else [])
+
+
+def test_gpus_of_intel(programs, tmp_path):
+    """A data center GPU is a display controller of Intel; the graphics of a processor are not."""
+    for number, (vendor, kind) in enumerate([("0x8086", "0x030000"), ("0x8086", "0x038000"), ("0x1a03", "0x038000")]):
+        device = "sys/class/drm/renderD%d/device/" % (128 + number)
+        write(tmp_path, {device + "vendor": vendor + "\n", device + "class": kind + "\n"})
+    tools, sys = Tools(), str(tmp_path / "sys")
+    assert gpus.gpus(tools, sys) == {"kind": "intel", "count": 1}
+    assert gpus.listed("intel", sys) == [("renderD129", None)]
+    write(tmp_path, {"said": XPU_SMI, "sys/module/i915/version": "I915_24.5.12_PSB_240603.18\n"})
+    made.program(programs, "xpu-smi", f"cat {tmp_path}/said")
+    assert gpus.gpus(tools, sys) == {"kind": "intel", "count": 1, "model": "Intel(R) Data Center GPU Flex 140"}
+    made.program(
+        programs, "ldconfig", "printf '\\tlibze_intel_gpu.so.1 (libc6,x86-64) => /usr/lib64/libze_intel_gpu.so.1\\n'"
+    )
+    assert gpus.driver(tools, Libraries(tools), sys) == {
+        "kind": "intel", "version": "I915_24.5.12_PSB_240603.18",
+        "libraries": {"libze_intel_gpu.so.1": "/usr/lib64/libze_intel_gpu.so.1"},
+    }  # fmt: skip
+    made.program(programs, "nvidia-smi", "echo 'NVIDIA H100, 81559, 9.0'")
+    assert gpus.gpus(tools, sys)["kind"] == "nvidia"
+
+
 #: Lines of /proc/cpuinfo, and of lscpu if known, in public reports, and what a profile has of them.
 GRACE = (
     "fp asimd evtstrm aes pmull sha1 sha2 crc32 atomics fphp asimdhp cpuid asimdrdm jscvt fcma lrcpc dcpop sha3 sm3 "
@@ -933,6 +1020,65 @@ def test_what_fabrics_open_by_themselves_and_by_which_name(programs, intel, tmp_
     assert found.system.links[str(lib / "ucx" / "libuct_ib.so.0")] == str(lib / "ucx" / "libuct_ib.so.0.0")
     assert str(lib / "libibverbs" / "librxe-rdmav34.so") in found.system.files
     assert found.driver is None
+
+
+def test_libraries_between_gpus(programs, intel, tmp_path, monkeypatch):
+    """A plug-in of this shell's, one of a module with its variables, and GDRCopy of the loader's cache."""
+    made.program(programs, "nvidia-smi", "exit 9")
+    for place in ("shell/libnccl-net.so", "ofi/lib/libnccl-net.so", "ofi/lib/libnccl-net-ofi.so", "libgdrapi.so.2"):
+        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(str(intel / "lib" / "libmpi.so.12.0"), str(tmp_path / place))
+    made.program(programs, "ldconfig", f"printf '\\tlibgdrapi.so.2 (libc6,x86-64) => {tmp_path}/libgdrapi.so.2\\n'")
+    sets = {"NCCL_NET": "AWS Libfabric", "FI_CXI_RX_MATCH_MODE": "software", "OFI_HOME": "/opt/ofi"}
+    module = Module("aws-ofi-nccl/1.9", sets, [("LD_LIBRARY_PATH", str(tmp_path / "ofi/lib"))])
+
+    def found():
+        tools = Tools()
+        facts_ = fabric.find(tools, Libraries(tools), str(tmp_path / "sys"), str(tmp_path / "dev"), [module])
+        assert set(facts_.fabric["libraries"].values()) <= set(facts_.system.files)
+        return facts_.fabric
+
+    assert found() == {
+        "libraries": {
+            "libgdrapi.so.2": str(tmp_path / "libgdrapi.so.2"),
+            "libnccl-net-ofi.so": str(tmp_path / "ofi/lib/libnccl-net-ofi.so"),
+            "libnccl-net.so": str(tmp_path / "ofi/lib/libnccl-net.so"),
+        },
+        "environment": {"FI_CXI_RX_MATCH_MODE": "software", "NCCL_NET": "AWS Libfabric"},
+    }
+    monkeypatch.setenv("LD_LIBRARY_PATH", "%s::/none" % (tmp_path / "shell"))
+    assert found()["libraries"]["libnccl-net.so"] == str(tmp_path / "shell/libnccl-net.so")
+
+
+def test_cray_s_links_and_its_library_for_gpus(programs, tmp_path, monkeypatch):
+    """PMI is found in the folder of links, though neither a module nor the loader's cache names it."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if not compiler:
+        pytest.skip("no C compiler: apt-get install gcc")
+    top = tmp_path / "pe"
+    prefix, links = top / "mpich/8.1.32/ofi/gnu/11.2", top / "lib64"
+    for folder in (prefix / "lib-abi-mpich", top / "mpich/8.1.32/gtl/lib", top / "pmi/6.1.15/lib", links):
+        folder.mkdir(parents=True)
+    (top / "mpi.c").write_text(
+        MPI_C.replace("Intel(R) MPI Library 2021.99 for Linux* OS", "MPI VERSION    : CRAY MPICH version 8.1.32.110")
+    )
+    pmi, gtl = top / "pmi/6.1.15/lib/libpmi.so.0.6", top / "mpich/8.1.32/gtl/lib/libmpi_gtl_hsa.so.0"
+    build(compiler, top, str(pmi.relative_to(top)), "libpmi.so.0", "3")
+    build(compiler, top, str(gtl.relative_to(top)), "libmpi_gtl_hsa.so.0", "4")
+    os.symlink(str(pmi), str(links / "libpmi.so.0"))
+    library = prefix / "lib-abi-mpich" / "libmpi.so.12"
+    options = ["-shared", "-fPIC", "-Wl,-soname,libmpi.so.12", "-Wl,--no-as-needed"]
+    subprocess.check_call([compiler, *options, "-o", str(library), str(top / "mpi.c"), str(pmi)])
+    monkeypatch.setattr(mpi, "_CRAY_LINKS", str(links))
+    made.program(programs, "ldconfig", "true")
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(links))  # to call it
+    _, found = find_mpi(prefix)
+    ((_, entry),) = found.mpi.items()
+    assert entry["family"] == "cray"
+    assert str(pmi) in found.system.files
+    assert found.system.links[str(links / "libpmi.so.0")] == str(pmi)
+    assert str(gtl) in found.system.files
+    assert entry["binds"] == sorted([str(top / "pmi/6.1.15"), str(top / "mpich/8.1.32/gtl")])  # not all of pe
 
 
 def test_the_driver_s_program_and_libraries(programs, intel, tmp_path):

@@ -104,6 +104,18 @@ def test_an_mpi_behind_a_compiler_is_found_with_the_chain_that_a_login_shell_nee
         assert said.decode().startswith(each["prefix"] + "/lib")
 
 
+def test_a_module_of_a_plug_in_for_nccl(hierarchy, tmp_path):
+    """The plug-in is a copy of an MPI's library: what counts is its place, and the variables of its module."""
+    folder = tmp_path / "sw/ofi/lib"
+    folder.mkdir(parents=True)
+    shutil.copy(str(hierarchy / "gcc/12/mpich/4.0/lib/libmpi.so.12"), str(folder / "libnccl-net.so"))
+    text = 'setenv("NCCL_NET", "AWS Libfabric")\nprepend_path("LD_LIBRARY_PATH", "%s")\n' % folder
+    write(tmp_path / "mf/Core", "aws-ofi-nccl/1.9.2", text)
+    fabric = capture(CaptureRequest(), SCHEDULERS.values()).profile["login"]["fabric"]
+    assert fabric["libraries"]["libnccl-net.so"] == str(folder / "libnccl-net.so")
+    assert fabric["environment"] == {"NCCL_NET": "AWS Libfabric"}
+
+
 def test_what_this_shell_has_loaded_does_not_count(hierarchy, monkeypatch):
     here = 'module load gcc/12 mpich/4.0; printf "%s" "$MODULEPATH"'
     path = subprocess.check_output(["bash", "-l", "-c", here]).decode()

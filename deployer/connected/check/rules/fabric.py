@@ -12,15 +12,17 @@ from deployer.connected.check.rules.case import CAPTURE, MISSING_FACTS, Case
 from deployer.connected.linker import plugins
 from deployer.connected.linker.process import Process
 from deployer.contract.rules.findings import ERROR, WARNING, Finding
+from deployer.contract.rules.hostfiles import FILE
 
 #: Slow providers, and the fast providers for each kind of fabric.
 _SLOW = {"tcp", "sockets", "udp"}
 _FAST = {"omni-path": "psm2 or opx", "infiniband": "verbs or mlx", "slingshot": "cxi"}
 #: The library without which no MPI can use a kind of fabric. (Omni-Path's opx needs none.)
 _NEEDED = {"infiniband": "libibverbs.so", "slingshot": "libcxi.so"}
-#: The file that NCCL opens by name, by kind of fabric: libibverbs for its own transport, otherwise a plug-in.
-_NCCL = re.compile(r"^libnccl\.so\.\d+")
-_VERBS, _PLUGIN = "libibverbs.so.1", "libnccl-net"
+#: The file that NCCL (on AMD, RCCL) opens by name, by kind of fabric: libibverbs for its own transport, otherwise a
+#: plug-in. RCCL opened NCCL's name before it had its own.
+_NCCL = re.compile(r"^lib[nr]ccl\.so")
+_VERBS, _PLUGIN, _OF_RCCL = "libibverbs.so.1", "libnccl-net", "librccl-net"
 _OF_NCCL = {"infiniband": _VERBS, "omni-path": _PLUGIN, "slingshot": _PLUGIN}
 _PACKAGES = {_VERBS: "libibverbs1 and ibverbs-providers", _PLUGIN: "none; the site's or its vendor's"}
 #: Providers built into every libfabric except Intel's, whose providers are separate files.
@@ -68,19 +70,29 @@ def slow(case: Case) -> Iterator[Finding]:
 
 
 def nccl(case: Case) -> Iterator[Finding]:
-    """fabric.nccl: the file that NCCL opens for the fast network is missing, so nodes communicate through sockets."""
+    """fabric.nccl: the file that NCCL opens for the fast network is missing or cannot be loaded."""
     fabric = case.partition.fabric
     wanted = _OF_NCCL.get(fabric.kind or "") if fabric else None
-    if wanted is None or fabric is None or case.gpus is None:
-        return
     names = _names(case)
-    if any(_NCCL.match(name) for name in names) and not any(name.startswith(wanted) for name in names):
-        text = (
-            f"its network is {fabric.kind}, for which NCCL opens {wanted}, and neither the image nor the plan has it: "
-            "NCCL sends between nodes through sockets"
-        )
-        remedy = f"add {wanted} to the image (Debian: {_PACKAGES[wanted]}), or bind the site's"
-        yield Finding("fabric.nccl", WARNING, case.plan.partition, text, remedy)
+    used = next((f"{name[3].upper()}CCL" for name in sorted(names) if _NCCL.match(name)), None)
+    if fabric is None or case.gpus is None or used is None:
+        return
+    if wanted and not any(name.startswith((wanted, _OF_RCCL) if wanted == _PLUGIN else wanted) for name in names):
+        text = f"its network is {fabric.kind}, for which {used} opens {wanted}; neither the image nor the plan has it: "
+        text += f"{used} sends between nodes through sockets"
+        remedy = f"add {wanted} to the image (Debian: {_PACKAGES[wanted]}), or bind the site's: list it in "
+        yield Finding("fabric.nccl", WARNING, case.plan.partition, text, f"{remedy}fabric.libraries of the profile")
+    files = [item.target for item in case.plan.host if item.kind == FILE]
+    plugins = [path for path in files if posixpath.basename(path).startswith((_PLUGIN, _OF_RCCL))]
+    pairs = [(path, process.loader.attempt(path)) for path in plugins for process in case.processes]
+    forced = "NCCL_NET" in case.plan.environment
+    for path, lacking in dict.fromkeys((path, tuple(words)) for path, words in pairs if words):
+        consequence = "ends with `network not found`" if forced else "sends between nodes through sockets"
+        text = f"the site's plug-in needs {', '.join(lacking)}, which the container does not have: {used} {consequence}"
+        remedy = "use a base whose C library is as new as the site's, or an image with a plug-in of its own"
+        if not any(word.startswith("GLIBC_") for word in lacking):
+            remedy = "capture the site with this version of deployer, or add the library to the image"
+        yield Finding("fabric.nccl", ERROR if forced else WARNING, path, text, remedy)
 
 
 def _names(case: Case) -> set[str]:

@@ -1,18 +1,21 @@
-"""Rules for GPUs: that the nodes have enough GPUs of the right vendor, and that the image's CUDA runtime works there.
+"""Rules for GPUs: that the nodes have enough GPUs of the right vendor, and that the image's libraries work there.
 
-The CUDA runtime needs a driver that is new enough and a GPU that it still supports.
+The CUDA runtime needs a driver that is new enough and a GPU that it still supports. ROCm is tested with the kernel
+drivers of a few releases before and after it. All of Intel's driver but the kernel's part is in the image.
 
 Sources: NVIDIA, CUDA Compatibility ("Minor Version Compatibility": the oldest driver for each major release); CUDA
 release notes (architectures that a release removes; the driver of each release); PTX ISA, "Release Notes" (the release
-that introduced each version of PTX).
+that introduced each version of PTX). AMD, "User and kernel-space support matrix" of ROCm 6.3, and of the driver
+30.30 (amdgpu-docs); pairs of driver and release as ``amd-smi`` printed them in public reports.
 """
 
 import posixpath
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from deployer.connected.check.rules.case import CAPTURE, MISSING_FACTS, Case
-from deployer.connected.linker.code import fatbin
+from deployer.connected.linker.code import fatbin, offload_bundles
 from deployer.connected.site_profile.plan import gpus_per_node
 from deployer.contract.base.text import counted
 from deployer.contract.rules.findings import ERROR, WARNING, Finding
@@ -29,29 +32,47 @@ _PTX = {
     (8, 3): ("12.3", (545, 23)), (8, 4): ("12.4", (550, 54)), (8, 5): ("12.5", (555, 42)), (8, 6): ("12.7", (565, 57)),
     (8, 7): ("12.8", (570, 26)), (8, 8): ("12.9", (575, 51)), (9, 0): ("13.0", (580, 65)),
 }  # fmt: skip
-#: NCCL, and the libraries that all of cuDNN needs. Their oldest GPU changes within a major release of CUDA.
-_NCCL_CUDNN = re.compile(r"^lib(nccl|cudnn(_ops(_infer)?)?)\.so")
-#: Libraries without which a framework, or its communication between GPUs, does not work on a GPU.
+#: NCCL, AMD's RCCL, and the libraries that all of cuDNN needs. Their oldest GPU changes within a major release of CUDA.
+_NCCL_CUDNN = re.compile(r"^lib(nccl|rccl|cudnn(_ops(_infer)?)?)\.so")
+#: Libraries without which a framework, or its communication between GPUs, does not work on a GPU; and rocBLAS's folder.
 _FRAMEWORK = re.compile(
-    r"^(libtorch_cuda\w*|libtensorflow_cc|libtensorflow_framework|_pywrap_tensorflow_internal|xla_extension|"
-    r"xla_cuda_plugin|libmxnet|libonnxruntime_providers_cuda|mpi_lib(_v2)?(\.cpython-\w+(-\w+)*)?)\.so"
-    rf"|{_NCCL_CUDNN.pattern}"
+    r"^(libtorch_(cuda|hip)\w*|libtensorflow_cc|libtensorflow_framework|_pywrap_tensorflow_internal|xla_extension|"
+    r"xla_(cuda|rocm)_plugin|libmxnet|libonnxruntime_providers_(cuda|rocm)|mpi_lib(_v2)?(\.cpython-\w+(-\w+)*)?)\.so"
+    rf"|{_NCCL_CUDNN.pattern}|^rocblas$"
 )
 #: Libraries that come with CUDA, cuDNN and NCCL. Some also have kernels in other forms (cuFFT), or intentionally
 #: support few GPUs (cuSPARSELt).
 _NVIDIA = re.compile(r"^lib(cu(da|blas|dnn|fft|rand|solver|sparse|pti|inj|file|tensor|tlass)|np|nv|nccl)\w*[.-]")
+#: The same of ROCm. Its rocBLAS and hipBLASLt have their kernels in a folder, in files for one processor each.
+_ROCM = re.compile(r"^lib(roc|hip|MIOpen|amd|composable|rpp)\w*[.-]")
+_FOLDERS = re.compile(r"^(.*/(?:rocblas|hipblaslt))(?:/[\d.]+)?/library/(?:.*[/_-])?(gfx[0-9a-f]{3,5})\b")
 _CUDART = re.compile(r"^libcudart\.so\.(\d+)")
 #: The name by which a library is loaded. Packages append the rest of the version (libnccl.so.2.20.5); wheels do not.
 _SONAME = re.compile(r".+?\.so(\.\d+)?(?=\.|$)")
 _UNKNOWN = ((0, 0), (0, 0))
 #: Kinds of GPUs to which the rules for CUDA apply.
 _NVIDIA_OR_UNKNOWN = ("nvidia", None)
+#: For each vendor: its name, and that of its platform.
+_TITLES = {"nvidia": ("NVIDIA", "NVIDIA CUDA"), "amd": ("AMD", "AMD ROCm"), "intel": ("Intel", "Intel SYCL")}
 #: For each vendor: libraries of programs for its GPUs. libze_loader and ROCm's SMI are left out, because hwloc's
 #: plug-ins bring them in.
 _VENDORS = re.compile(
-    r"^(?:(?P<nvidia>libcudart)|(?P<amd>libamdhip64|libhsa-runtime64|librocblas|librccl)"
-    r"|(?P<intel>libsycl|libpi_level_zero|libur_adapter_level_zero|libitex_gpu_xetla))\.so"
+    r"^(?:(?P<nvidia>libcudart|libtorch_cuda|xla_cuda_plugin)"
+    r"|(?P<amd>libamdhip64|libhsa-runtime64|librocblas|librccl|libtorch_hip|xla_rocm_plugin)"
+    r"|(?P<intel>libsycl|libpi_level_zero|libur_adapter_level_zero|libitex_gpu_xetla|libtorch_xpu))\.so"
 )
+_FRAMEWORKS, _OTHERWISE = (("libtorch_", "PyTorch"), ("xla_", "JAX"), ("libitex_", "TensorFlow")), "software"
+#: What SYCL opens to find Intel's GPUs: the loader of Level Zero, and the user's part of the driver.
+_LEVEL_ZERO = ("libze_loader.so.1", "libze_intel_gpu.so.1")
+#: ROCm's releases, and for each version of the kernel module the oldest and newest that were tested with it. Where the
+#: matrix ends, two releases after the driver's own.
+_ROCM_RELEASES = ("5.3", "5.4", "5.5", "5.6", "5.7", "6.0", "6.1", "6.2", "6.3", "6.4", "7.0", "7.1", "7.2")
+_ROCM_SPANS = {
+    (6, 0): ("5.3", "5.7"), (6, 1): ("5.4", "6.0"), (6, 2): ("5.5", "6.1"), (6, 3): ("5.6", "6.2"),
+    (6, 7): ("5.7", "6.3"), (6, 8): ("6.0", "6.4"), (6, 10): ("6.1", "7.0"), (6, 12): ("6.2", "7.1"),
+    (6, 14): ("6.3", "7.2"), (6, 16): ("6.3", "7.2"),
+}  # fmt: skip
+_ROCM_RELEASE = re.compile(r"/rocm-(\d+\.\d+)|/libamdhip64\.so\.(\d+\.\d+)\.|\+rocm(\d+\.\d+)[\w.]*\.dist-info/")
 
 
 def requested(case: Case) -> Iterator[Finding]:
@@ -80,9 +101,12 @@ def vendor(case: Case) -> Iterator[Finding]:
     kind, vendors = _kind(case), _vendors(case)
     if kind is None or not vendors or kind in vendors:
         return
+    platforms = " and ".join(_TITLES[name][1] for name in vendors)
     path = next(iter(vendors.values()))
-    text = f"the image's libraries are for {' and '.join(vendors)} GPUs ({path}), and {case.plan.partition} has {kind}"
-    remedy = f"choose a partition with GPUs of {' or '.join(vendors)}, or build the image for {kind}"
+    text = f"this bundle's {_framework(path)} is built for {platforms} ({path}); the GPUs of {case.plan.partition} are "
+    text += _model(case)
+    makers = " or ".join(_TITLES[name][0] for name in vendors)
+    remedy = f"choose a partition with GPUs of {makers}, or build the image for {_TITLES[kind][1]}"
     asking = [job for job in case.manifest.jobs if job.gpus is not None]
     for job in asking:
         yield Finding("gpu.vendor", ERROR, f"job {job.name}", text, remedy, job.name)
@@ -91,13 +115,24 @@ def vendor(case: Case) -> Iterator[Finding]:
 
 
 def _vendors(case: Case) -> dict[str, str]:
-    """Return the vendors whose GPU libraries are in the bundle, each with the first file."""
+    """Return the vendors whose GPU libraries are in the bundle, each with a file, of a framework if it has one."""
     vendors: dict[str, str] = {}
     for path in (path for _, files in case.layers for path in files.entries):
         match = _VENDORS.match(posixpath.basename(path))
-        if match and match.lastgroup:
-            vendors.setdefault(match.lastgroup, path)
+        if match and match.lastgroup and (match.lastgroup not in vendors or _framework(path) != _OTHERWISE):
+            vendors[match.lastgroup] = path
     return vendors
+
+
+def _framework(path: str) -> str:
+    name = posixpath.basename(path)
+    return next((title for start, title in _FRAMEWORKS if name.startswith(start)), _OTHERWISE)
+
+
+def _model(case: Case) -> str:
+    """Return the vendor and, if known, the model of the nodes' GPUs: ``AMD Instinct MI250X``."""
+    title, model = _TITLES[_kind(case) or "nvidia"][0], (case.gpus.model if case.gpus else None) or ""
+    return model if model.startswith(title) else f"{title} {model}".strip()
 
 
 def _kind(case: Case) -> str | None:
@@ -117,18 +152,24 @@ def _driver(case: Case) -> tuple[tuple[int, int] | None, str]:
 
 
 def usable(case: Case) -> Iterator[Finding]:
-    """gpu.none, gpu.driver, gpu.capability, facts.gpu: the image contains CUDA, but the nodes do not support it."""
-    runtimes = _cuda(case)
-    if not runtimes or _kind(case) not in _NVIDIA_OR_UNKNOWN:  # otherwise gpu.vendor reports it
-        return
-    path, release = max(runtimes, key=lambda runtime: runtime[1])
+    """gpu.none, gpu.driver, gpu.capability, facts.gpu: the image is for GPUs, but the nodes do not support it."""
     partition = case.plan.partition
     if case.gpus is None and case.partition.driver is None:
-        if not any(job.gpus for job in case.manifest.jobs):  # otherwise `requested` reports an error
-            text = f"the image has CUDA {release} ({path}), but the profile lists no GPU there: it runs on CPUs"
-            remedy = "choose a partition with GPUs, or an image without CUDA, which is smaller"
+        # If a job requests GPUs, `requested` reports an error.
+        for name, path in {} if any(job.gpus for job in case.manifest.jobs) else _vendors(case).items():
+            platform = _TITLES[name][1]
+            text = f"the image has {platform} ({path}), but the profile lists no GPU there: it runs on CPUs"
+            remedy = f"choose a partition with GPUs, or an image without {platform}, which is smaller"
             yield Finding("gpu.none", WARNING, partition, text, remedy)
         return
+    yield from _OF_VENDOR[_kind(case) or "nvidia"](case)
+
+
+def _usable_cuda(case: Case) -> Iterator[Finding]:
+    runtimes, partition = _cuda(case), case.plan.partition
+    if not runtimes:
+        return
+    path, release = max(runtimes, key=lambda runtime: runtime[1])
     floor, _ = _FLOORS.get(release, _UNKNOWN)
     driver, version = _driver(case)
     if driver is None:
@@ -149,6 +190,40 @@ def usable(case: Case) -> Iterator[Finding]:
         yield Finding("gpu.capability", ERROR, partition, text, "build the image with an older CUDA")
 
 
+def _usable_rocm(case: Case) -> Iterator[Finding]:
+    """Yield a warning if AMD tested the kernel's driver with other releases of ROCm than the image's."""
+    driver, version = _driver(case)
+    oldest, newest = _ROCM_SPANS.get(driver or (0, 0), ("", ""))
+    paths = (path for _, files in case.layers for path in files.entries)
+    matches = ((path, match) for path in paths if (match := _ROCM_RELEASE.search(path)))
+    releases = {next(filter(None, match.groups())): path for path, match in matches}
+    for release, path in releases.items() if oldest else ():
+        known = _ROCM_RELEASES.index(release) if release in _ROCM_RELEASES else None
+        if known is not None and not _ROCM_RELEASES.index(oldest) <= known <= _ROCM_RELEASES.index(newest):
+            text = f"its driver (amdgpu) is {version}, which AMD tested with ROCm {oldest} to {newest}; the image has "
+            remedy = f"build the image with ROCm {oldest} to {newest}: only the site can update the driver"
+            yield Finding("gpu.driver", WARNING, case.plan.partition, f"{text}ROCm {release} ({path})", remedy)
+
+
+def _usable_level_zero(case: Case) -> Iterator[Finding]:
+    path = _vendors(case).get("intel")
+    names = {posixpath.basename(each) for _, files in case.layers for each in files.entries}
+    names |= {posixpath.basename(item.name) for item in case.plan.host}
+    lacking = [name for name in _LEVEL_ZERO if name not in names]
+    if path and lacking:
+        text = f"the image has SYCL ({path}), but not {' and '.join(lacking)}, with which it finds Intel's GPUs"
+        remedy = (
+            "add Level Zero and the user's part of Intel's driver to the image (Debian: libze1, libze-intel-gpu1), "
+        )
+        remedy += "or capture a node that has them"
+        yield Finding("gpu.driver", ERROR, case.plan.partition, text, remedy)
+
+
+_OF_VENDOR: dict[str, Callable[[Case], Iterator[Finding]]] = {
+    "nvidia": _usable_cuda, "amd": _usable_rocm, "intel": _usable_level_zero,
+}  # fmt: skip
+
+
 def kernels(case: Case) -> Iterator[Finding]:
     """gpu.kernels, facts.gpu: the bundle's own kernels do not support the nodes' GPUs.
 
@@ -156,27 +231,33 @@ def kernels(case: Case) -> Iterator[Finding]:
     that a job's program maps, or if all files are affected. Other files, and second copies of a library, may never be
     used. The rest of NVIDIA's libraries comes with CUDA, whose minimum ``gpu.capability`` checks.
     """
-    partition, capability = case.plan.partition, _capability(case)
-    targets = _kernels(case)
-    if case.gpus is None or not targets or _kind(case) not in _NVIDIA_OR_UNKNOWN:
+    partition, kind, capability = case.plan.partition, _kind(case), _capability(case)
+    targets = _kernels(case, kind)
+    if case.gpus is None or not targets:
         return
-    if capability is None:
+    if kind == "amd":
+        gpu, fact, consequence = case.gpus.target, "architecture (gfx)", "HIP finds no code object for them"
+        wanted = f"choose a partition with other GPUs, or a build that has kernels for {gpu}"
+        unserved = {path: has for path, has in targets.items() if not offload_bundles.serve(has, gpu or "")}
+        they_are = f"are {gpu} ({_model(case)})"
+    else:
+        gpu = _dotted(capability) if capability else None
+        fact, consequence = "compute capability", "no kernel image is available for execution on them"
+        wanted = f"choose a partition with newer GPUs, or a build that has kernels or PTX for {gpu}"
+        unserved = {path: has for path, has in targets.items() if not (capability and fatbin.serve(has, capability))}
+        they_are = f"have compute capability {gpu}"
+    if gpu is None:
         path, has = next(iter(targets.items()))
-        text = f"the compute capability of its GPUs is unknown, and {path} has kernels for {_shown(has)}"
+        text = f"the {fact} of its GPUs is unknown, and {path} has kernels for {_shown(has)}"
         yield Finding("facts.gpu", MISSING_FACTS, partition, text, CAPTURE)
         return
-    unserved = {path: has for path, has in targets.items() if not fatbin.serve(has, capability)}
     served = {_soname(path) for path in targets if path not in unserved}
     nothing = all(map(_NCCL_CUDNN.match, served))
     mapped = _mapped(case)
     for path, has in unserved.items():
         needed = _is_needed(path, mapped, served)
-        text = (
-            f"its kernels are for {_shown(has)}, and the GPUs of {partition} have compute capability "
-            f"{_dotted(capability)}: no kernel image is available for execution on them"
-        )
-        remedy = f"choose a partition with newer GPUs, or a build that has kernels or PTX for {_dotted(capability)}"
-        yield Finding("gpu.kernels", ERROR if needed or nothing else WARNING, path, text, remedy)
+        text = f"its kernels are for {_shown(has)}, and the GPUs of {partition} {they_are}: {consequence}"
+        yield Finding("gpu.kernels", ERROR if needed or nothing else WARNING, path, text, wanted)
 
 
 def toolkit(case: Case) -> Iterator[Finding]:
@@ -190,7 +271,7 @@ def toolkit(case: Case) -> Iterator[Finding]:
         return
     mapped = _mapped(case)
     usable, refused = set(), []
-    for path, targets in _kernels(case).items():
+    for path, targets in _kernels(case, None).items():
         release, own = _PTX.get(fatbin.ptx_version(targets) or (0, 0), ("", (0, 0)))
         floor, _ = _FLOORS.get(int(release.partition(".")[0] or 0), _UNKNOWN)
         why = f"CUDA {release} compiled it"
@@ -212,17 +293,24 @@ def _shown(kernels: Sequence[str]) -> str:
     return ", ".join(fatbin.architectures(kernels))
 
 
-def _kernels(case: Case) -> dict[str, Sequence[str]]:
-    """Return the kernel targets of the bundle's files, by path in the job.
+def _kernels(case: Case, kind: str | None) -> dict[str, Sequence[str]]:
+    """Return the kernel targets of the bundle's files for a vendor's GPUs, by path in the job.
 
-    Of NVIDIA's own libraries, only NCCL and cuDNN are included.
+    Of NVIDIA's own libraries, only NCCL and cuDNN are included; of AMD's, RCCL and the folders of rocBLAS and
+    hipBLASLt.
     """
-    return {
-        target + path: entry.kernels
-        for target, files in case.layers
-        for path, entry in files.entries.items()
-        if entry.kernels and not (_NVIDIA.match(name := posixpath.basename(path)) and not _NCCL_CUDNN.match(name))
-    }
+    found: dict[str, list[str]] = defaultdict(list)
+    for target, files in case.layers:
+        for path, entry in files.entries.items():
+            name = posixpath.basename(path)
+            folder = _FOLDERS.match(path) if kind == "amd" else None
+            if folder:
+                found[target + folder[1]].append(folder[2])
+            elif entry.kernels and kind == "amd" and not _ROCM.match(name):
+                found[target + path] += offload_bundles.of_amd(entry.kernels)
+            elif entry.kernels and kind in _NVIDIA_OR_UNKNOWN and (not _NVIDIA.match(name) or _NCCL_CUDNN.match(name)):
+                found[target + path] += [each for each in entry.kernels if not offload_bundles.of_amd([each])]
+    return {path: list(dict.fromkeys(targets)) for path, targets in found.items() if targets}
 
 
 def _soname(path: str) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from deployer.connected.site_profile.binds import fabric, gpu, installation, packaged, system
+from deployer.connected.site_profile.binds import collectives, fabric, gpu, installation, packaged, system
 from deployer.connected.site_profile.binds.system import CapturedHost
 from deployer.connected.site_profile.profile import Fabric, Mpi, Partition, Profile
 from deployer.contract.rules.hostfiles import FILE, LIBRARIES, HostFile
@@ -42,23 +42,37 @@ def make(profile: Profile, name: str, partition: Partition) -> BindMap:
     network = partition.fabric or Fabric()
     of_mpi = _of_mpi(host, mpi, network) if mpi else BindMap([], (), {}, ())
     provider = {"FI_PROVIDER": network.provider} if network.provider and not mpi else {}
-    environment = {**fabric.sockets(network), **of_mpi.environment, **provider}
-    single = list(of_mpi.host)
-    if partition.gpus:
-        environment = {**gpu.environment(network), **environment}
-    if partition.gpus and partition.driver and partition.driver.kind == "nvidia":  # others are completely in the image
-        own = gpu.libraries(host, partition.driver)
-        needed = system.needs(host, [item.source for item in own if item.kind == FILE])
-        single += [*own, *system.libraries(needed, "the GPU driver needs it")]
-        environment = {"LD_LIBRARY_PATH": LIBRARIES, **environment}
+    of_gpus = _of_gpus(host, partition, network, alone=mpi is None)
+    environment = {**of_gpus.environment, **fabric.sockets(network), **of_mpi.environment, **provider}
     environment |= (mpi.environment if mpi else {}) | partition.environment
+    single = [*of_mpi.host, *of_gpus.host]
     if mpi:
         single += installation.pmi(host, mpi, environment)
+    if mpi and mpi.family == "cray" and partition.gpus:
+        single += collectives.gtl(host, partition.gpus.kind, environment)
     first: dict[str, HostFile] = {}
     for item in single:
         first.setdefault(item.name, item)
-    passed = gpu.passed(partition.gpus) if partition.gpus else ()
-    return of_mpi._replace(host=tuple(first.values()), environment=environment, passed=passed)
+    binds = [*of_mpi.binds, *of_gpus.binds]
+    return of_mpi._replace(binds=binds, host=tuple(first.values()), environment=environment, passed=of_gpus.passed)
+
+
+def _of_gpus(host: CapturedHost, partition: Partition, network: Fabric, alone: bool) -> BindMap:
+    """Return the bind map for programs on GPUs; with the fabric's libraries, if no MPI brings them (``alone``)."""
+    if partition.gpus is None:
+        return BindMap([], (), {}, ())
+    driver, parts = partition.driver, fabric.Parts([], [], [])
+    own = gpu.libraries(host, driver) if driver else []
+    between = collectives.libraries(network, partition.gpus.kind)
+    if between and alone:
+        parts = fabric.parts(host, network)
+    files = [*own, *between, *parts.host]
+    needed = system.needs(host, [*parts.roots, *(item.source for item in files if item.kind == FILE)])
+    files += system.libraries(needed, "the libraries for GPUs need it")
+    found = {**gpu.environment(network), **collectives.environment(host, network, between), **fabric.providers(parts)}
+    if files:
+        found["LD_LIBRARY_PATH"] = LIBRARIES
+    return BindMap(parts.binds, tuple(files), found, gpu.passed(partition.gpus))
 
 
 def _of_mpi(host: CapturedHost, mpi: Mpi, network: Fabric) -> BindMap:

@@ -115,6 +115,12 @@ def sockets(fabric: Fabric) -> dict[str, str]:
     return {"GLOO_SOCKET_IFNAME": fast[0], "TP_SOCKET_IFNAME": fast[0], "NCCL_SOCKET_IFNAME": "=" + ",".join(fast)}
 
 
+def providers(own: Parts) -> dict[str, str]:
+    """Return the variable that leads to the providers of the system's libfabric, if they are bound."""
+    bound = any(item.name == _PROVIDER_FOLDER for item in own.host)
+    return {"FI_PROVIDER_PATH": f"{FOLDER}/{_PROVIDER_FOLDER}"} if bound else {}
+
+
 def environment(host: CapturedHost, mpi: Mpi, fabric: Fabric, own: Parts) -> dict[str, str]:
     """Return the variables that select the site's libfabric and its provider for the fabric.
 
@@ -129,8 +135,8 @@ def environment(host: CapturedHost, mpi: Mpi, fabric: Fabric, own: Parts) -> dic
         found["FI_PROVIDER_PATH"] = f"{mpi.prefix}/{mpi.providers}"
     elif plugins:
         found["FI_PROVIDER_PATH"] = posixpath.dirname(next(iter(plugins.values())))
-    elif any(item.name == _PROVIDER_FOLDER for item in own.host):
-        found["FI_PROVIDER_PATH"] = f"{FOLDER}/{_PROVIDER_FOLDER}"
+    else:
+        found.update(providers(own))
     known = _PROVIDERS.get(kind(fabric) or "", ()) if ABIS.get(mpi.family) == MPICH_ABI else ()
     captured = (provider for provider, plugin in known if plugin in plugins)
     provider = fabric.provider or next(captured, None)

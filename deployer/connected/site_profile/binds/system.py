@@ -25,11 +25,11 @@ _NEVER = re.compile(
     r"^(ld-linux.*|ld64|lib(c|m|mvec|dl|rt|pthread|util|resolv|nsl(?=\.so\.1$)|anl|BrokenLocale|thread_db|nss_\w+))\.so\.\d+$"
 )
 #: Omni-Path, verbs, UCX, EFA, XPMEM, Slingshot; libfabric; PMI, Slurm, munge; Open MPI's parts and their dependencies;
-#: NVIDIA.
+#: NVIDIA; GDRCopy, Cray MPICH's part for GPUs.
 _HOSTS = re.compile(
     r"^lib(psm2|psm_infinipath|ibverbs|rdmacm|ibumad|ibmad|mlx[45]|hns|mana|efa|uc[pstm]|uc[st]_\w+|xpmem|cxi"
     r"|fabric|pals|pmi2?|pmix|slurm\w*|munge|open-(pal|rte)|mca_common_\w+|hwloc|event\w*(-[\d.]+)?|prrte"
-    r"|cuda|cudadebugger|nvidia-[\w-]+)\.so(\.[\d.]+)?$"
+    r"|cuda|cudadebugger|nvidia-[\w-]+|gdrapi|mpi_gtl_\w+)\.so(\.[\d.]+)?$"
 )
 
 

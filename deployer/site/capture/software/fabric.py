@@ -4,20 +4,22 @@ import glob
 import os
 import re
 import shutil
-from typing import List, NamedTuple, Optional
+from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from deployer.contract.base.json_records import Record
+from deployer.site.capture import gpus
 from deployer.site.capture.software.libraries import Libraries, LibraryTree
+from deployer.site.capture.software.module_command import Module
 from deployer.site.capture.tools import Tools, determined, read_text
 
-#: The libraries that MPI and libfabric's providers load for a fabric: Omni-Path, verbs, UCX, EFA.
+#: The libraries that MPI and libfabric's providers load for a fabric: Omni-Path, verbs, UCX, EFA, Slingshot; XPMEM.
 _FABRIC = ("libpsm2.so.2", "libpsm_infinipath.so.1", "libibverbs.so.1", "librdmacm.so.1", "libmlx5.so.1", "libefa.so.1",
            "libucp.so.0", "libuct.so.0", "libucs.so.0", "libucm.so.0", "libfabric.so.1", "libcxi.so.1",
-           "libnuma.so.1")  # fmt: skip
-#: The compute libraries of NVIDIA's driver; the vendor-neutral libGL and libOpenCL do not belong to the driver.
-_NVIDIA = ("libcuda.so.1", "libcudadebugger.so.1", "libnvidia-ml.so.1", "libnvidia-ptxjitcompiler.so.1",
-           "libnvidia-nvvm.so.4", "libnvidia-cfg.so.1")  # fmt: skip
-_GPUCOMP = re.compile(r"^libnvidia-gpucomp\.so\.[\d.]+$")
+           "libnuma.so.1", "libxpmem.so.0", "libgdrapi.so.2")  # fmt: skip
+#: Libraries for communication between GPUs that programs open by name, and where sites have them besides their modules.
+_BETWEEN_GPUS = ("libnccl-net*.so", "librccl-net*.so", "libgdrapi.so.2")
+_USUAL = ("/opt/aws-ofi-*/lib", "/opt/amazon/*ofi-nccl/lib*", "/opt/*/*ofi-[nr]ccl*/lib", "/usr/local/lib")
+_OF_MODULE = re.compile(r"^(NCCL|RCCL|FI|UCX|HSA)_\w+$")
 #: Network interfaces that are not part of a fabric.
 _LOCAL = re.compile(r"^(lo|docker|virbr|veth|br-|cni|tun|tap|bonding_masters|dummy|ip6?tnl|sit|gre|erspan|teql)")
 #: The kernel's type for InfiniBand interfaces (ARPHRD_INFINIBAND).
@@ -39,8 +41,10 @@ class FabricFacts(NamedTuple):
     system: LibraryTree
 
 
-def find(tools: Tools, libraries: Libraries, sys: str = "/sys", dev: str = "/dev") -> FabricFacts:
-    """Return this machine's fabric and GPU driver."""
+def find(
+    tools: Tools, libraries: Libraries, sys: str = "/sys", dev: str = "/dev", modules: Sequence[Module] = ()
+) -> FabricFacts:
+    """Return this machine's fabric and GPU driver; ``modules`` are of libraries for communication between GPUs."""
     tree = LibraryTree({}, {})
     verbs = _names(os.path.join(sys, "class/infiniband"))
     omni_path = [name for name in verbs if name.startswith("hfi1")] or _names(dev, "hfi1_[0-9]*")
@@ -56,10 +60,12 @@ def find(tools: Tools, libraries: Libraries, sys: str = "/sys", dev: str = "/dev
         over = [name for name in wires if fast and _read(sys, "class/net", name, "type") == _INFINIBAND]
         fabric["devices"] = sorted({*slingshot, *hsn, *omni_path, *verbs, *over}) or wires
     known = libraries.system(_FABRIC)
-    fabric.update(determined({"providers": _providers(tools), "libraries": known}))
-    driver = _driver(tools, libraries)
+    between, folders, variables = _between_gpus(tools, modules)
+    known.update({name: path for name, path in between.items() if name not in known})
+    fabric.update(determined({"providers": _providers(tools), "libraries": known, "environment": variables}))
+    driver = gpus.driver(tools, libraries, sys)
     paths = [*known.values(), *_plugins(known), *(driver or {}).get("libraries", {}).values()]
-    tree.update(libraries.closure([libraries.add(tree, path) for path in paths]))
+    tree.update(libraries.closure([libraries.add(tree, path) for path in paths], folders))
     return FabricFacts(fabric, driver, tree)
 
 
@@ -74,6 +80,28 @@ def _link_layer(sys: str, device: str) -> str:
 
 def _read(*path: str) -> str:
     return read_text(os.path.join(*path)).strip()
+
+
+def _between_gpus(tools: Tools, modules: Sequence[Module]) -> Tuple[Dict[str, str], List[str], Dict[str, str]]:
+    """Return libraries for communication between GPUs by name, the folders of their modules, and these' variables.
+
+    The folders are those that this shell searches, those of modules, and the usual ones. The first library of a name
+    counts.
+    """
+    shell = tools.environment.get("LD_LIBRARY_PATH", "").split(":")
+    own = [(folder, module) for module in modules for folder in module.added("LD_LIBRARY_PATH")]
+    usual = [folder for pattern in _USUAL for folder in sorted(glob.glob(pattern))]
+    found: Dict[str, str] = {}
+    variables: Dict[str, str] = {}
+    for folder, module in [*((folder, None) for folder in shell), *own, *((folder, None) for folder in usual)]:
+        paths = [
+            path for pattern in _BETWEEN_GPUS for path in sorted(glob.glob(os.path.join(glob.escape(folder), pattern)))
+        ]
+        new = {os.path.basename(path): path for path in paths if folder and os.path.basename(path) not in found}
+        found.update(new)
+        if module and new:
+            variables.update({name: value for name, value in sorted(module.sets.items()) if _OF_MODULE.match(name)})
+    return found, [*filter(None, shell), *(folder for folder, _ in own)], variables
 
 
 def _providers(tools: Tools) -> List[str]:
@@ -97,19 +125,3 @@ def _plugins(known: Record) -> List[str]:
             for folder in {os.path.dirname(known[name]), os.path.dirname(os.path.realpath(known[name]))}:
                 found += sorted(glob.glob(os.path.join(glob.escape(folder), pattern)))
     return list({os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path)): None for path in found})
-
-
-def _driver(tools: Tools, libraries: Libraries) -> Optional[Record]:
-    names = [*_NVIDIA, *filter(_GPUCOMP.match, libraries.cached)]
-    known = libraries.system(names)
-    version = None
-    answer = tools.ask(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"], any_status=True)
-    match = re.match(r"^(\d+\.[\d.]+)\s", answer.out) if answer and answer.status == 0 else None
-    if match:
-        version = match.group(1)
-    elif "libcuda.so.1" in known:
-        named = re.search(r"\.so\.(\d+\.[\d.]+)$", os.path.realpath(known["libcuda.so.1"]))
-        version = named.group(1) if named else None
-    if not known and version is None:
-        return None
-    return {"kind": "nvidia", "libraries": known, **determined({"version": version, "smi": shutil.which("nvidia-smi")})}

@@ -7,7 +7,7 @@ Lmod's spider: each module that adds a folder leads to more modules. Nothing is 
 import os
 import re
 from contextlib import suppress
-from typing import Dict, Iterable, List, NamedTuple, Sequence, Tuple
+from typing import Dict, Iterable, List, NamedTuple, Pattern, Sequence, Tuple
 
 from deployer.contract.site.runtime_table import RUNTIMES
 from deployer.site.capture.software.module_command import Listed, Module, ModuleCommand
@@ -18,6 +18,10 @@ MPI_VARIABLES = ("I_MPI_ROOT", "MPI_HOME", "MPI_ROOT", "MPICH_HOME", "MPICH_DIR"
                  "EBROOTIMPI", "EBROOTOPENMPI", "EBROOTMPICH", "HPCX_MPI_DIR")  # fmt: skip
 _MPI = re.compile(
     r"(?:^|[/._-])(?:i|open|intel-?|para|ps|hpe-?|spectrum-?)?mpi(?:ch)?\d?(?:[/._-]|$)|mvapich|hpcx", re.I
+)
+#: Modules of libraries for communication between GPUs: plug-ins for libfabric, GDRCopy.
+_COMMUNICATION = re.compile(
+    r"(?:^|[/._-])(?:(?:aws-)?ofi-[nr]ccl(?:-plugin)?|[nr]ccl-(?:ofi|net)|gdrcopy)(?:[/._-]|$)", re.I
 )
 _RUNTIMES = re.compile(r"^(?:.*/)?({})(?:/(\d[\w.-]*))?$".format("|".join(map(re.escape, RUNTIMES))), re.I)
 #: Text in a module file that leads to more modules, or that shows an MPI regardless of the module's name.
@@ -34,17 +38,19 @@ class SiteModules(NamedTuple):
     Attributes:
         chains: by name, the modules that a fresh login shell must load, with the module itself last.
         mpi: the modules of MPI installations.
+        communication: the modules of libraries for communication between GPUs.
     """
 
     chains: Dict[str, Tuple[str, ...]]
     mpi: List[Module]
+    communication: List[Module]
 
 
 def find(tools: Tools) -> SiteModules:
     """Return the modules that a fresh login shell can load, directly or after others."""
     search = _Search(tools, ModuleCommand(tools))
     search.walk()
-    return SiteModules(search.chains(), list(search.of_mpi()))
+    return SiteModules(search.chains(), list(search.of_mpi()), list(search.named(_COMMUNICATION)))
 
 
 def like_mpi(found: Iterable[str]) -> List[str]:
@@ -102,6 +108,11 @@ class _Search:
             names = ", ".join(each.name for each in like)
             self._tools.note("%d modules look like MPI, %d of them were examined: %s" % (len(like), _MAX_SHOWN, names))
         return like[:_MAX_SHOWN]
+
+    def named(self, pattern: "Pattern[str]") -> Iterable[Module]:
+        """Return the modules whose names match, the newest of each first."""
+        like = sorted((each for each in self._listed if pattern.search(each.name)), reverse=True)
+        return self._show(like[:_MAX_SHOWN]).values()
 
     def of_mpi(self) -> Iterable[Module]:
         """Yield the modules that look like MPI installations, each with the modules to load before it."""

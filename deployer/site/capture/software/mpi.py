@@ -23,6 +23,9 @@ _FOLDERS = ("lib-abi-mpich", "lib", "lib64", "lib/release", "intel64/lib/release
 _SONAMES = ("libmpi.so.12", "libmpi.so.40", "libmpi.so.20", "libmpich.so.12", "libmpi_cray.so.12", "libmpi_gnu_*.so.12")
 #: Cray MPICH's folder with its library under MPICH's ABI name.
 _CRAY_ABI = "lib-abi-mpich"
+#: The folder of links to the current libraries of Cray's programming environment (PMI, PALS), and below a prefix, Cray
+#: MPICH's libraries for sending from GPUs.
+_CRAY_LINKS, _CRAY_GTL = "/opt/cray/pe/lib64", "../../../gtl/lib/libmpi_gtl_*.so.0"
 #: Common installation folders, as shell patterns.
 _USUAL = ("/opt/*", "/opt/*/*", "/opt/*/*/*", "/usr/lib64/openmpi", "/usr/lib64/mpich*", "/usr/lib64/mvapich*",
           "/usr/mpi/*/*", "/opt/cray/pe/mpich/*/ofi/*/*", "/usr")  # fmt: skip
@@ -123,6 +126,9 @@ def find(
         tree = _tree(tools, libraries, place, described)
         search = [*map(place.below, described["libraries"]), *place.added]
         pmi = _pmi(place)
+        if described["family"] == "cray":
+            search.append(_CRAY_LINKS)
+            pmi += sorted(map(os.path.normpath, glob.glob(os.path.join(glob.escape(place.prefix), _CRAY_GTL))))
         roots = [real, *map(place.below, tree.files), *pmi]
         system = libraries.closure(roots, search, "" if place.in_system else place.prefix)
         for path in pmi:
@@ -131,7 +137,8 @@ def find(
         opened = (path for folder in folders.values() for path in sorted(glob.glob(glob.escape(folder) + "/*.so")))
         system.update(libraries.closure([libraries.add(system, path) for path in opened], search))
         # Libraries with a prefix of their own, as from a site's package manager, instead of the system's.
-        own = (path for path in [*system.files, *system.links] if not path.startswith(("/usr/", "/lib/", "/lib64/")))
+        elsewhere = ("/usr/", "/lib/", "/lib64/", _CRAY_LINKS + "/")
+        own = (path for path in [*system.files, *system.links] if not path.startswith(elsewhere))
         binds = sorted({_above(os.path.dirname(path)) for path in own})
         found.mpi[name] = {**described, **determined({"folders": folders, "binds": binds}), "source": source}
         found.trees[name] = tree

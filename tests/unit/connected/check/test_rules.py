@@ -37,10 +37,10 @@ from deployer.connected.check.rules.case import MISSING_FACTS, Case
 from deployer.connected.linker import commands, jobs
 from deployer.connected.linker.code import x86_64
 from deployer.connected.linker.code.code_facts import CodeFacts, Instructions
-from deployer.connected.linker.index import Index, Indexed
+from deployer.connected.linker.index import Index, Indexed, of_site
 from deployer.connected.linker.job_filesystem import JobFilesystem
 from deployer.connected.linker.loader import Loader
-from deployer.connected.linker.process import Overlay, Process
+from deployer.connected.linker.process import Overlay, Process, Start, start
 from deployer.connected.site_profile.forms import RuntimeName
 from deployer.connected.site_profile.profile import Profile
 from deployer.contract.base.errors import Refused, UsageError
@@ -65,6 +65,7 @@ from tests.unit.connected.check.test_check import (
     OPENMPI,
     OPENMPI_FILES,
     PLAN,
+    below,
     index,
     lib,
     on,
@@ -294,6 +295,63 @@ def test_nccl_needs_its_library_for_a_fast_network(kind: str, files: list[str], 
     host = [HostFile("lib/libibverbs.so.1", "file", "/usr/lib64/libibverbs.so.1", "x")]
     bound = case({"fabric": {"kind": kind}, **gpus}, image, plan=PLAN._replace(host=host))
     assert codes(fabric.nccl(bound)) == (expected if kind != "infiniband" else [])
+
+
+@pytest.mark.parametrize(
+    ("files", "kind", "expected"),
+    [
+        (["librccl.so"], "slingshot", "for which RCCL opens libnccl-net; neither the image nor the plan has it"),
+        (["librccl.so", "librccl-net.so"], "slingshot", None),
+        (["librccl.so.1", "libnccl-net.so"], "omni-path", None),
+        (["librccl.so"], "infiniband", "for which RCCL opens libibverbs.so.1"),
+    ],
+)
+def test_rccl_needs_its_library_for_a_fast_network(files: list[str], kind: str, expected: str | None) -> None:
+    image = {**IMAGE_FILES, **{f"/usr/lib/x/{name}": lib(name) for name in files}}
+    found = list(fabric.nccl(case({"fabric": {"kind": kind}, "node": {"gpus": {"kind": "amd"}}}, image)))
+    assert codes(found) == ([("fabric.nccl", WARNING)] if expected else [])
+    assert not expected or expected in found[0].message
+
+
+OFI = "/opt/aws-ofi-nccl/lib/libnccl-net.so"
+PLUGGED = {
+    OFI: lib("libnccl-net.so", "libfabric.so.1", "libcudart.so.12", versions={"libc.so.6": ["GLIBC_2.36"]}),
+    "/opt/cray/lib64/libfabric.so.1": lib("libfabric.so.1", "libcxi.so.1"),
+    "/usr/lib64/libcxi.so.1": lib("libcxi.so.1"),
+}
+
+
+@pytest.mark.parametrize(
+    ("image", "lacks", "forced", "expected"),
+    [
+        ({}, [], True, None),
+        ({}, ["/usr/lib64/libcxi.so.1"], True, ("libcxi.so.1", ERROR)),
+        ({}, ["/usr/lib64/libcxi.so.1"], False, ("libcxi.so.1", WARNING)),
+        ({"/lib/libcudart.so.12": None}, [], True, ("libcudart.so.12", ERROR)),
+        ({"/lib/x86_64-linux-gnu/libc.so.6": lib("libc.so.6", defines=("GLIBC_2.17",))}, [], True,
+         ("GLIBC_2.36", ERROR)),
+        ({"/lib/libnccl.so.2": None}, ["/usr/lib64/libcxi.so.1"], True, None),  # no NCCL in the image
+    ],
+)  # fmt: skip
+def test_the_site_s_plug_in_of_nccl_in_the_image(
+    image: dict[str, Facts | None], lacks: list[str], forced: bool, expected: tuple[str, str] | None
+) -> None:
+    libc = {"/lib/x86_64-linux-gnu/libc.so.6": lib("libc.so.6", defines=("GLIBC_2.17", "GLIBC_2.36"))}
+    of_image = {**IMAGE_FILES, **libc, "/lib/libcudart.so.12": lib("libcudart.so.12"),
+                "/lib/libnccl.so.2": lib("libnccl.so.2"), **image}  # fmt: skip
+    of_image = {path: facts for path, facts in of_image.items() if facts or path not in image}
+    files = {path: facts for path, facts in PLUGGED.items() if path not in lacks}
+    host = tuple(HostFile(f"lib/{path.rpartition('/')[2]}", "file", path, "x") for path in files)
+    environment = {"LD_LIBRARY_PATH": "/deployer/host/lib", **({"NCCL_NET": "x"} if forced else {})}
+    plan = PLAN._replace(host=host, environment=environment)
+    site = {PREFIX: below(HOST_FILES), FOLDER: of_site(files, {})}
+    process = start(plan, IMAGE, index(of_image), (), site, Start("python3"))
+    place = {"fabric": {"kind": "slingshot"}, "node": {"gpus": {"kind": "nvidia"}}}
+    found = list(fabric.nccl(case(place, of_image, plan=plan, processes=[process])))
+    assert codes(found) == ([("fabric.nccl", expected[1])] if expected else [])
+    assert (
+        not expected or f"the site's plug-in needs {expected[0]}, which the container does not have" in found[0].message
+    )
 
 
 def test_a_plug_in_of_tensorflow_that_cannot_be_opened() -> None:
@@ -546,6 +604,22 @@ def test_gpus_of_another_vendor(files: list[str], kind: str | None, expected: li
     only = {path: entry._replace(kernels=("sm_80",)) for path, entry in made.image.entries.items()}
     for rule in (gpu.usable, gpu.kernels, gpu.toolkit) if kind in ("amd", "intel") else ():
         assert list(rule(made._replace(image=Index(only, {})))) == []
+
+
+def test_a_bundle_for_another_vendor_names_both() -> None:
+    image = {**IMAGE_FILES, "/opt/libcudart.so.12": lib(), TORCH: lib(), "/opt/libcudart.so.11.0": lib()}
+    gpus = {"kind": "amd", "model": "Instinct MI250X", "count": 8}
+    (finding,) = gpu.vendor(case({"node": {"gpus": gpus}}, image))
+    assert finding.message.startswith(
+        f"this bundle's PyTorch is built for NVIDIA CUDA ({TORCH}); the GPUs of batch are AMD Instinct MI250X"
+    )
+    assert finding.remedy == "choose a partition with GPUs of NVIDIA, or build the image for AMD ROCm"
+    image = {**IMAGE_FILES, "/opt/libamdhip64.so.6": lib()}
+    (finding,) = gpu.vendor(case({"node": {"gpus": {"kind": "nvidia", "model": "NVIDIA H100"}}}, image))
+    assert (
+        "this bundle's software is built for AMD ROCm (/opt/libamdhip64.so.6); the GPUs of batch are NVIDIA H100"
+        in str(finding.message)
+    )
 
 
 # ------------------------------------------------------------------------------------------------ runtimes and room
@@ -1057,6 +1131,70 @@ def test_kernels_and_gpus(found: dict[str, list[str]], capability: str | None, e
     made = case({"node": {"gpus": {"kind": "nvidia", "capability": capability}}})._replace(image=Index(files, {}))
     assert codes(gpu.kernels(made)) == expected
     assert codes(gpu.kernels(made._replace(partition=case({"node": {}}).partition))) == []
+
+
+HIP_TORCH = "/usr/lib/python3/dist-packages/torch/lib/libtorch_hip.so"
+RCCL = "/usr/lib/python3/dist-packages/torch/lib/librccl.so"
+TENSILE = "/usr/lib/python3/dist-packages/torch/lib/rocblas/library/Kernels.so-000-{}-xnack-.hsaco"
+HIPBLASLT = "/opt/rocm/lib/hipblaslt/library/{}/Kernels.so-000.hsaco"
+ROCFFT = "/usr/lib/python3/dist-packages/torch/lib/librocfft.so.0"
+
+
+@pytest.mark.parametrize(
+    ("found", "target", "expected"),
+    [
+        ({HIP_TORCH: ["gfx908", "gfx90a:xnack-"]}, "gfx90a", []),
+        ({HIP_TORCH: ["gfx1030", "gfx1100"]}, "gfx90a", [("gpu.kernels", ERROR)]),
+        ({HIP_TORCH: ["gfx90a"], ATTENTION: ["gfx942"]}, "gfx90a", [("gpu.kernels", WARNING)]),
+        ({HIP_TORCH: ["gfx90a"], RCCL: ["gfx942"]}, "gfx90a", [("gpu.kernels", ERROR)]),
+        ({ATTENTION: ["gfx942"], RCCL: ["gfx90a"]}, "gfx90a", [("gpu.kernels", ERROR)]),  # RCCL alone computes nothing
+        ({HIP_TORCH: ["gfx90a"], ROCFFT: ["gfx1100"]}, "gfx90a", []),  # ROCm's own
+        ({HIP_TORCH: ["gfx90a"], TENSILE.format("gfx942"): []}, "gfx90a", [("gpu.kernels", ERROR)]),
+        ({HIP_TORCH: ["gfx90a"], TENSILE.format("gfx942"): [], TENSILE.format("gfx90a"): []}, "gfx90a", []),
+        ({HIP_TORCH: ["gfx90a"], HIPBLASLT.format("gfx942"): []}, "gfx90a", [("gpu.kernels", WARNING)]),
+        ({HIP_TORCH: ["gfx90a"], ATTENTION: ["sm_90"]}, "gfx90a", []),  # for another vendor
+        ({HIP_TORCH: ["gfx90a"]}, None, [("facts.gpu", UNKNOWN)]),
+        ({ATTENTION: ["sm_90"]}, None, []),
+    ],
+)
+def test_kernels_and_gpus_of_amd(found: dict[str, list[str]], target: str | None, expected: list[Any]) -> None:
+    files = {**index({**IMAGE_FILES, **dict.fromkeys(found, lib())}).entries}
+    files |= {path: files[path]._replace(kernels=kernels) for path, kernels in found.items()}
+    gpus = {"kind": "amd", "model": "Instinct MI250X", "target": target}
+    findings = list(gpu.kernels(case({"node": {"gpus": gpus}})._replace(image=Index(files, {}))))
+    assert codes(findings) == expected
+    if expected and target:
+        assert "the GPUs of batch are gfx90a (AMD Instinct MI250X): HIP finds no code object" in findings[0].message
+
+
+@pytest.mark.parametrize(
+    ("driver", "path", "expected"),
+    [
+        ("6.3.6", "/opt/rocm-6.2.4/lib/libamdhip64.so.6", None),
+        ("6.3.6", "/opt/rocm-6.4.1/lib/libamdhip64.so.6", "ROCm 5.6 to 6.2; the image has ROCm 6.4"),
+        ("6.16.13", "/usr/lib/libamdhip64.so.5.7.31921", "ROCm 6.3 to 7.2; the image has ROCm 5.7"),
+        ("6.8.5", "/opt/v/torch-2.9.1+rocm7.2.0.dist-info/METADATA", "ROCm 6.0 to 6.4; the image has ROCm 7.2"),
+        ("6.8.5", "/opt/rocm-10.0.0/lib/libamdhip64.so.10", None),  # newer than the matrix
+        (None, "/opt/rocm-6.4.1/lib/libamdhip64.so.6", None),  # the kernel's own, without a version
+    ],
+)
+def test_the_release_of_rocm_and_the_kernels_driver(driver: str | None, path: str, expected: str | None) -> None:
+    place = {"node": {"gpus": {"kind": "amd"}}, "driver": {"kind": "amd", "version": driver}}
+    found = list(gpu.usable(case(place, {**IMAGE_FILES, path: lib()})))
+    assert codes(found) == ([("gpu.driver", WARNING)] if expected else [])
+    assert not expected or expected in found[0].message
+
+
+def test_sycl_finds_gpus_with_level_zero() -> None:
+    place = {"node": {"gpus": {"kind": "intel"}}}
+    image = {**IMAGE_FILES, "/opt/libsycl.so.8": lib(), "/usr/lib/libze_loader.so.1": lib()}
+    (finding,) = gpu.usable(case(place, image))
+    assert (finding.code, finding.severity) == ("gpu.driver", ERROR)
+    assert "but not libze_intel_gpu.so.1, with which" in finding.message
+    assert list(gpu.usable(case(place, {**image, "/usr/lib/libze_intel_gpu.so.1": lib()}))) == []
+    bound = PLAN._replace(host=(HostFile("lib/libze_intel_gpu.so.1", "file", "/usr/lib64/libze_intel_gpu.so.1", "x"),))
+    assert list(gpu.usable(case(place, image, plan=bound))) == []
+    assert list(gpu.usable(case(place, IMAGE_FILES))) == []
 
 
 HOROVOD = "/usr/lib/python3/dist-packages/horovod/tensorflow/mpi_lib.cpython-311-x86_64-linux-gnu.so"

@@ -391,6 +391,128 @@ def test_nccl_has_no_verbs_on_slingshot() -> None:
     assert (found.get("NCCL_IB_HCA"), found["NCCL_SOCKET_IFNAME"]) == (None, "=hsn0,hsn1")
 
 
+OFI = "/opt/aws-ofi-nccl/lib"
+LIBFABRIC = "/opt/cray/libfabric/1.22.0/lib64/libfabric.so.1"
+
+
+def between_gpus(kind: str, *names: str, **fabric: Any) -> Profile:
+    """Return a Slingshot site with libraries for communication between GPUs of a vendor, without an MPI."""
+    places = {
+        **{f"{OFI}/{name}": ["libfabric.so.1", "libcudart.so.12", "libc.so.6"] for name in names if "-net" in name},
+        **{f"{OFI}/{name}": ["libc.so.6"] for name in names if "-net" not in name},
+        LIBFABRIC: ["libcxi.so.1", "libjson-c.so.5"],
+        "/usr/lib64/libcxi.so.1": [], "/usr/lib64/libjson-c.so.5": [], "/opt/cuda/lib64/libcudart.so.12": [],
+    }  # fmt: skip
+    files = {path: lib(path.rpartition("/")[2], *needed).record() for path, needed in places.items()}
+    libraries = {"libcxi.so.1": "/usr/lib64/libcxi.so.1", **{name: f"{OFI}/{name}" for name in names}}
+    node = {**GPUS["node"], "gpus": {"kind": kind, "count": 4}}
+    network = {"kind": "slingshot", "devices": ["cxi0", "hsn0"], "libraries": libraries, **fabric}
+    given = {
+        "files": files,
+        "links": {},
+        "fabric": network,
+        "node": node,
+        "mpi_of_partition": None,
+        "gpu_request": "none",
+    }
+    return profile(**given)
+
+
+def test_a_plug_in_of_nccl_is_bound_with_its_libraries_and_variables() -> None:
+    found = made(between_gpus("nvidia", "libnccl-net.so", "libgdrapi.so.2"))
+    host = {item.name: item for item in found.host}
+    assert (host["lib/libnccl-net.so"].source, host["lib/libnccl-net.so"].spare) == (f"{OFI}/libnccl-net.so", False)
+    assert not host["lib/libgdrapi.so.2"].spare
+    assert (host["lib/libfabric.so.1"].source, host["lib/libfabric.so.1"].spare) == (LIBFABRIC, False)
+    assert not host["lib/libcxi.so.1"].spare
+    assert host["lib/libcudart.so.12"].spare  # the image's own, of the release of its programs
+    assert host["lib/libjson-c.so.5"].spare
+    assert "lib/libc.so.6" not in host
+    assert found.environment == {
+        "LD_LIBRARY_PATH": "/deployer/host/lib",
+        "NCCL_NET": "AWS Libfabric", "NCCL_CROSS_NIC": "1", "NCCL_NET_GDR_LEVEL": "PHB",
+        "FI_CXI_DISABLE_HOST_REGISTER": "1", "FI_MR_CACHE_MONITOR": "userfaultfd",
+        "NCCL_IB_DISABLE": "1", "NCCL_SOCKET_IFNAME": "=hsn0", "GLOO_SOCKET_IFNAME": "hsn0", "TP_SOCKET_IFNAME": "hsn0",
+    }  # fmt: skip
+    own = {"NCCL_NET_GDR_LEVEL": "SYS", "FI_CXI_RX_MATCH_MODE": "software"}
+    assert made(between_gpus("nvidia", "libnccl-net.so", environment=own)).environment.items() >= own.items()
+    assert "NCCL_NET" not in made(between_gpus("nvidia", environment=own)).environment
+
+
+@pytest.mark.parametrize(
+    ("kind", "listed", "bound"),
+    [
+        ("nvidia", ["libnccl-net-ofi.so"], {"libnccl-net-ofi.so": "", "libnccl-net.so": "libnccl-net-ofi.so"}),
+        ("amd", ["librccl-net.so"], {"librccl-net.so": "", "libnccl-net.so": "librccl-net.so"}),
+        ("amd", ["libnccl-net.so"], {"libnccl-net.so": "", "librccl-net.so": "libnccl-net.so"}),
+        ("amd", ["libgdrapi.so.2", "libnccl.so.2"], {}),
+        ("intel", ["libnccl-net.so", "libccl.so.1"], {"libccl.so.1": ""}),
+        ("nvidia", ["librccl-net.so", "libnccl.so.2"], {"libnccl.so.2": ""}),
+    ],
+)
+def test_libraries_between_gpus_by_the_names_that_each_vendor_s_opens(
+    kind: str, listed: list[str], bound: dict[str, str]
+) -> None:
+    found = made(between_gpus(kind, *listed))
+    host = {item.name[4:]: item for item in found.host if "ccl" in item.name or "gdrapi" in item.name}
+    assert {name: item.source if item.kind == LINK else "" for name, item in host.items()} == bound
+    assert all(item.spare == ("-net" not in name and "gdrapi" not in name) for name, item in host.items())
+
+
+def test_a_plug_in_with_the_site_s_mpi_uses_its_libfabric() -> None:
+    record = between_gpus("nvidia", "libnccl-net.so").model_dump(mode="json", exclude_defaults=True)
+    record["partitions"]["batch"]["mpi"] = "intel-2021.15"
+    found = made(Profile.model_validate(record))
+    assert "lib/libnccl-net.so" in names(found)
+    assert "lib/libfabric.so.1" not in names(found)  # that of the MPI, in a folder before
+    assert found.environment["FI_PROVIDER_PATH"] == f"{PREFIX}/lib"
+
+
+def test_the_user_s_part_of_intel_s_driver_is_for_images_without_it() -> None:
+    record = between_gpus("intel").model_dump(mode="json", exclude_defaults=True)
+    batch, path = record["partitions"]["batch"], "/usr/lib64/libze_intel_gpu.so.1"
+    batch["files"] |= {path: lib("libze_intel_gpu.so.1", "libigdgmm.so.12").record(),
+                       "/usr/lib64/libigdgmm.so.12": lib("libigdgmm.so.12").record()}  # fmt: skip
+    batch["driver"] = {"kind": "intel", "libraries": {"libze_intel_gpu.so.1": path}}
+    found = {item.name: item.spare for item in made(Profile.model_validate(record)).host}
+    assert found == {"lib/libze_intel_gpu.so.1": True, "lib/libigdgmm.so.12": True}
+
+
+@pytest.mark.parametrize(("kind", "name"), [("nvidia", "cuda"), ("amd", "hsa"), ("intel", "ze")])
+def test_cray_mpich_s_library_for_gpus_is_loaded_before_the_program(kind: str, name: str) -> None:
+    gtl = "/opt/cray/pe/mpich/8.1.32/gtl/lib/libmpi_gtl_{}.so.0"
+    more = {gtl.format(each): lib(None, "libamdhip64.so.6").record() for each in ("cuda", "hsa", "ze")}
+    record = cray(environment={"MPICH_GPU_SUPPORT_ENABLED": "1"}).model_dump(mode="json", exclude_defaults=True)
+    batch = record["partitions"]["batch"]
+    batch["files"] |= more | {"/opt/rocm/lib/libamdhip64.so.6": lib("libamdhip64.so.6").record()}
+    batch["node"] = {**GPUS["node"], "gpus": {"kind": kind, "count": 8}}
+    found = made(Profile.model_validate(record))
+    host = {item.name: item for item in found.host}
+    assert host[f"lib/libmpi_gtl_{name}.so.0"].source == gtl.format(name)
+    assert not host[f"lib/libmpi_gtl_{name}.so.0"].spare
+    assert host["lib/libamdhip64.so.6"].spare
+    assert found.environment["LD_PRELOAD"] == f"/deployer/host/lib/libmpi_gtl_{name}.so.0"
+    assert [each for each in host if "gtl" in each] == [f"lib/libmpi_gtl_{name}.so.0"]
+    batch["environment"] = {"MPICH_GPU_SUPPORT_ENABLED": "0"}
+    assert "LD_PRELOAD" not in made(Profile.model_validate(record)).environment
+
+
+@pytest.mark.parametrize(
+    ("kind", "devices", "passed"),
+    [
+        ("nvidia", (), ("CUDA_VISIBLE_DEVICES",)),
+        ("amd", ("/dev/kfd", "/dev/dri"), ("ROCR_VISIBLE_DEVICES",)),
+        ("intel", ("/dev/dri",), ("ZE_AFFINITY_MASK", "ZE_FLAT_DEVICE_HIERARCHY")),
+    ],
+)
+def test_the_devices_and_variables_of_a_vendor(kind: str, devices: tuple[str, ...], passed: tuple[str, ...]) -> None:
+    given = between_gpus(kind)
+    plan = make_plan(given, "x:1", [])
+    assert plan.devices == devices
+    assert made(given).passed == passed
+    assert set(passed) <= set(plan.pass_environment)
+
+
 def test_a_partition_without_gpus_gets_nothing_of_a_driver() -> None:
     without = {**driver(), "node": {**GPUS["node"], "gpus": None}}
     found = made(profile(**without))

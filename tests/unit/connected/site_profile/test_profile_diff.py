@@ -45,7 +45,8 @@ MACHINE = {
     "launchers": ["srun"],
     "fabric": {
         "kind": "omni-path", "provider": "psm2", "providers": ["psm2", "tcp"], "devices": ["hfi1_0"],
-        "libraries": {"libpsm2.so.2": "/usr/lib64/libpsm2.so.2"}, "source": SOURCE,
+        "libraries": {"libpsm2.so.2": "/usr/lib64/libpsm2.so.2"}, "environment": {"NCCL_CROSS_NIC": "1"},
+        "source": SOURCE,
     },
     "network": {
         "expected": {way: {"latency_us": 1.9, "bandwidth_mb_s": 23900} for way in ("mpi", "tcp")},

@@ -27,7 +27,7 @@ def driver(stand_in_driver, tmp_path, monkeypatch):
     def look(**settings):
         for name, value in settings.items():
             monkeypatch.setenv("STAND_IN_" + name, value)
-        return gpu.look(str(tmp_path / "version"))
+        return gpu.look(module=str(tmp_path / "version"))
 
     return look
 
@@ -46,7 +46,7 @@ def test_gpus_that_do_not(driver):
 def test_a_node_without_a_driver(tmp_path, monkeypatch):
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
     (tmp_path / "libcuda.so.1").write_text("not a library")
-    found = gpu.look(str(tmp_path / "none"))
+    found = gpu.look(module=str(tmp_path / "none"))
     assert (found.driver, found.cuda, found.devices) == (None, None, None)
     assert "libcuda.so.1: file too short" in found.reason or "invalid ELF header" in found.reason
     assert "the node has no NVIDIA kernel module" in found.reason
@@ -55,6 +55,71 @@ def test_a_node_without_a_driver(tmp_path, monkeypatch):
 def test_the_version_of_the_open_module(tmp_path, driver):
     (tmp_path / "version").write_text(OPEN_MODULE)
     assert driver(DEVICES="1").driver == "565.57.01"
+
+
+def kernel_of(folder, kind, renders=(128, 129)):
+    """Write what the kernel shows of GPUs of AMD or Intel, and their devices as plain files; return the two folders."""
+    files = {"dev/kfd": "", "sys/module/amdgpu/version": "6.12.12\n"}
+    for number in renders:
+        node = "sys/class/kfd/kfd/topology/nodes/%d/properties" % number
+        files[node] = "gfx_target_version 90010\ndrm_render_minor %d\n" % number
+        device = "sys/class/drm/renderD%d/device/" % number
+        files.update({device + "vendor": "0x8086\n", device + "class": "0x038000\n", "dev/dri/renderD%d" % number: ""})
+    for path, text in files.items():
+        if kind == "amd" or ("kfd" not in path and "amdgpu" not in path):
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_text(text)
+    return str(folder / "sys"), str(folder / "dev")
+
+
+@pytest.mark.parametrize(("kind", "title"), [("amd", "HIP"), ("intel", "Level Zero")])
+def test_gpus_of_amd_and_intel(kind, title, tmp_path, monkeypatch, stand_in_hip, stand_in_level_zero):
+    """Through the devices, and stand-ins for HIP and Level Zero."""
+    where = kernel_of(tmp_path, kind)
+    driver = "6.12.12" if kind == "amd" else None
+
+    def look(**settings):
+        for name, value in settings.items():
+            monkeypatch.setenv("STAND_IN_" + name, value)
+        return gpu.look("gpu-" + kind, sys_folder=where[0], dev=where[1])
+
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    assert look() == (driver, None, 2, None)  # as PyTorch has its HIP in a folder of its own: the devices alone
+    paths = (stand_in_hip, stand_in_level_zero)
+    monkeypatch.setenv("LD_LIBRARY_PATH", ":".join(map(os.path.dirname, paths)))
+    assert look(DEVICES="1") == (driver, None, 1, None)
+    assert look(DEVICES="0").reason == title + " sees no device"
+    said = {"amd": "hipInit: error 803, stand-in error", "intel": "zeInit: error 803, unknown"}
+    assert look(CUINIT="803").reason == said[kind]
+    os.rename(os.path.join(where[1], "dri/renderD128"), str(tmp_path / "away"))
+    assert look(CUINIT="0", DEVICES="1").reason is None  # a job has some of a node's GPUs
+    os.rename(os.path.join(where[1], "dri/renderD129"), str(tmp_path / "away"))
+    assert look().reason == where[1] + "/dri/renderD128: No such file or directory"
+
+
+def test_why_gpus_of_amd_cannot_be_used(tmp_path):
+    sys_folder, dev = kernel_of(tmp_path, "amd")
+    os.rename(os.path.join(dev, "kfd"), str(tmp_path / "away"))
+    found = gpu.look("gpu-amd", sys_folder=sys_folder, dev=dev)
+    assert (found.devices, found.reason) == (2, dev + "/kfd: No such file or directory")
+    found = gpu.look("gpu-amd", sys_folder=str(tmp_path / "none"), dev=dev)
+    assert (found.devices, found.reason) == (0, "the node's kernel lists no GPU of AMD")
+
+
+@pytest.mark.parametrize(
+    ("variable", "sign", "expected"),
+    [
+        ("ROCR_VISIBLE_DEVICES", "rootfs/opt/rocm-6.2.4", ("gpu-amd",)),
+        ("ROCR_VISIBLE_DEVICES", "wheels/lib/torch/lib/rocblas", ("gpu-amd",)),
+        ("ZE_AFFINITY_MASK", "rootfs/usr/lib/x86_64-linux-gnu/libze_intel_gpu.so.1", ("gpu-intel",)),
+        ("ROCR_VISIBLE_DEVICES", "rootfs/usr/local/cuda-12", ()),
+        ("CUDA_VISIBLE_DEVICES", "rootfs/opt/rocm-6.2.4", ()),
+    ],
+)
+def test_what_a_job_on_other_gpus_has_to_prove(variable, sign, expected, tmp_path):
+    installed = store(tmp_path).find("hello")
+    os.makedirs(os.path.join(installed.folder, sign))
+    assert packages.expects(installed, PLAN._replace(pass_environment=[variable])) == expected
 
 
 @pytest.mark.parametrize(
