@@ -30,10 +30,10 @@ def check(job: Job, asked: Optional[GpuRequest], none: bool = False, there: Opti
         UsageError: the number is not a valid number of GPUs, or a single process starts the ranks of a node.
         Refused: the job has too few GPUs per node.
     """
-    if job.gpus is None:
+    if not job.gpus:
         return
     if not 1 <= job.gpus <= MOST_GPUS:
-        raise UsageError("--gpus-per-rank %d: not a number of GPUs" % job.gpus, "1 or more; leave it out for all")
+        raise UsageError("--gpus-per-rank %d: not a number of GPUs" % job.gpus, "1 or more; 0 requests none; leave it out for all")
     if job.whole_nodes:
         raise UsageError(
             "--gpus-per-rank %d: job %s starts one process per node (launch: %s), which sees all GPUs"

@@ -58,7 +58,7 @@ def requested(case: Case) -> Iterator[Finding]:
     """gpu.none, gpu.count, facts.gpu: a job requests GPUs for each rank, but a node has none or too few."""
     there = gpus_per_node(case.partition)
     for job in case.manifest.jobs:
-        if job.gpus is None:
+        if not job.gpus:
             continue
         lacking = job.lacks_gpus(there)
         subject = f"job {job.name}"
@@ -83,7 +83,7 @@ def vendor(case: Case) -> Iterator[Finding]:
     path = next(iter(vendors.values()))
     text = f"the image's libraries are for {' and '.join(vendors)} GPUs ({path}), and {case.plan.partition} has {kind}"
     remedy = f"choose a partition with GPUs of {' or '.join(vendors)}, or build the image for {kind}"
-    asking = [job for job in case.manifest.jobs if job.gpus is not None]
+    asking = [job for job in case.manifest.jobs if job.gpus]
     for job in asking:
         yield Finding("gpu.vendor", ERROR, f"job {job.name}", text, remedy, job.name)
     if len(asking) < max(len(case.manifest.jobs), 1):

@@ -34,7 +34,7 @@ def ranks_container(resolved: ResolvedRun, chosen: Chosen, folder: str, users: S
     }
     if resolved.request.again is not None:
         own["DEPLOYER_CHECKPOINT"] = f"{plans.JOB}/{result.CHECKPOINT}"
-    own.update({name: value for name, value in near.items() if job.gpus is None or name != plan.gpu_order})
+    own.update({name: value for name, value in near.items() if not job.gpus or name != plan.gpu_order})
     ranks = container.make(
         installed,
         resolved.manifest.image,
@@ -61,7 +61,7 @@ def ranks_container(resolved: ResolvedRun, chosen: Chosen, folder: str, users: S
         rendezvous_names = [name for name in rendezvous.NAMES if name not in given]
         environment = {name: value for name, value in environment.items() if name not in rendezvous_names}
         if resolved.manifest.image.python is None:
-            passed += [*rendezvous_names, *(GPU_NAMES if job.gpus is not None else ())]
+            passed += [*rendezvous_names, *(GPU_NAMES if job.gpus else ())]
     return ranks._replace(environment=environment, passed=passed)
 
 
@@ -69,7 +69,7 @@ def near_gpus(resolved: ResolvedRun, option: StartOption) -> Dict[str, str]:
     """Return the variables that give each rank the GPUs near its CPUs, if the job has all GPUs of its nodes."""
     settled, plan = resolved.settled, resolved.settled.plan
     whole = settled.asked.gpus == plan.batch.gpus is not None and not resolved.request.options.directives
-    return gpus.order(settled.layout, plan, settled.job.gpus) if whole and option.launcher == script.SRUN else {}
+    return gpus.order(settled.layout, plan, settled.job.gpus or None) if whole and option.launcher == script.SRUN else {}
 
 
 def users_binds(
