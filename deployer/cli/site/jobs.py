@@ -81,7 +81,7 @@ def add_job_options(parser: argparse.ArgumentParser) -> None:
     text = "send SIGUSR1 to the ranks this many seconds before the time limit (default: %(default)s)"
     common.add(parser, "--warn", "SECONDS", text, type=int, default=WARN)
     common.add(parser, "--memory", "MIB", "memory that one rank needs (default: the job's)", type=int)
-    common.add(parser, "--gpus-per-rank", "N", "GPUs that each rank sees (0: request none; default: the job's, else all)", type=int)
+    common.add(parser, "--gpus-per-rank", "N", "GPUs that each rank sees (default: the job's, else all)", type=int)
     common.add(parser, "--gpus", "N", "GPUs to request per node (default: all of a node's)", type=int)
     text = "account to charge the job to (default: the plan's, else $SBATCH_ACCOUNT or $SLURM_ACCOUNT)"
     common.add(parser, "--account", "NAME", text)

@@ -33,7 +33,7 @@ def check(job: Job, asked: Optional[GpuRequest], none: bool = False, there: Opti
     if not job.gpus:
         return
     if not 1 <= job.gpus <= MOST_GPUS:
-        raise UsageError("--gpus-per-rank %d: not a number of GPUs" % job.gpus, "1 or more; 0 requests none; leave it out for all")
+        raise UsageError("--gpus-per-rank %d: not a number of GPUs" % job.gpus, "1 or more; leave it out for all")
     if job.whole_nodes:
         raise UsageError(
             "--gpus-per-rank %d: job %s starts one process per node (launch: %s), which sees all GPUs"
@@ -62,9 +62,9 @@ def order(layout: Layout, plan: Plan, per_rank: Optional[int]) -> Dict[str, str]
     """Return the variables that give ranks the GPUs near their CPUs, if the job has all GPUs of its nodes.
 
     Args:
-        per_rank: GPUs per rank; None: each rank sees all of them.
+        per_rank: GPUs per rank; None or 0: each rank sees all of them.
     """
-    numbers = gpu_order(layout, plan.gpu_places, per_rank)
+    numbers = gpu_order(layout, plan.gpu_places, per_rank or None)
     if numbers is None:
         return {}
     # By default, CUDA numbers the fastest GPU first.

@@ -69,7 +69,7 @@ def near_gpus(resolved: ResolvedRun, option: StartOption) -> Dict[str, str]:
     """Return the variables that give each rank the GPUs near its CPUs, if the job has all GPUs of its nodes."""
     settled, plan = resolved.settled, resolved.settled.plan
     whole = settled.asked.gpus == plan.batch.gpus is not None and not resolved.request.options.directives
-    return gpus.order(settled.layout, plan, settled.job.gpus or None) if whole and option.launcher == script.SRUN else {}
+    return gpus.order(settled.layout, plan, settled.job.gpus) if whole and option.launcher == script.SRUN else {}
 
 
 def users_binds(

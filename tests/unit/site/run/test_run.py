@@ -174,11 +174,13 @@ def test_each_rank_gets_its_own_gpus_near_its_cpus(tmp_path, programs):
     job = made.JOBS[0]._replace(ranks_per_node=2, gpus=0)
     store = made.store(tmp_path / "none", plan=plan._replace(directives=["--gres=gpu:1"]), jobs=[job])
     text = run.show_script(run.prepare(store, REQUEST))
-    assert "gpu:1" in text and " --gpus " not in text  # what the partition demands stays
+    assert "gpu:1" in text  # what the partition demands
+    assert " --gpus " not in text
     store = made.store(tmp_path / "some", plan=plan, jobs=[job])
     assert "gpu" not in run.show_script(run.prepare(store, REQUEST._replace(token="b")))
     text = run.show_script(run.prepare(store, REQUEST._replace(token="c", options=SubmissionOptions(gpus=4))))
-    assert "--gres=gpu:4" in text and " --gpus " not in text
+    assert "--gres=gpu:4" in text
+    assert " --gpus " not in text
 
 
 @pytest.mark.parametrize(("there", "message"), [(0, "no GPU"), (3, "3 GPUs"), (4, None), (None, None)])
