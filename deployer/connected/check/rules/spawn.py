@@ -14,7 +14,11 @@ from deployer.contract.site.plan import INSIDE
 _SRUN = "srun starts no more ranks: with pmi2 the job hangs, with pmix it ends with an error"
 _HOST = "{} would start more ranks on the host, outside of the container, where the program is missing"
 _SLOTS = "mpirun starts more ranks only if the job has free slots: otherwise it ends with MPI_ERR_SPAWN, or hangs"
-OUTSIDE = {"srun": (False, _SRUN), "mpiexec.hydra": (False, _HOST), "mpirun": (False, _HOST), "ibrun": (False, _HOST)}
+_UNTRIED = "it is unknown whether {} starts more ranks"
+OUTSIDE = {
+    "srun": (False, _SRUN), "mpiexec.hydra": (False, _HOST), "mpirun": (False, _HOST), "ibrun": (False, _HOST),
+    "pals": (None, _UNTRIED), "jsrun": (None, _UNTRIED),
+}  # fmt: skip
 WITHIN = {"mpiexec.hydra": (True, ""), "mpirun": (None, _SLOTS)}
 #: Programs with MPI's C++ bindings contain all functions of these libraries, whichever they call.
 _CXX = ("libmpi_cxx.so", "libmpicxx.so", "libmpichcxx.so")

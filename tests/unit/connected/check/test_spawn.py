@@ -5,9 +5,11 @@ import pytest
 from deployer.connected.check import check
 from deployer.connected.check.rules import pmi, spawn
 from deployer.connected.linker.process import Process
+from deployer.contract.bundle.image_launcher import OF_ABI
 from deployer.contract.rules.findings import ERROR, Finding
 from deployer.contract.rules.verdict import MISSING_FACTS as UNKNOWN
 from deployer.contract.site.plan import INSIDE, OUTSIDE, StartOption
+from deployer.site.run.launchers import LAUNCHERS
 from tests.running import START_OPTION
 from tests.unit.connected.check.test_check import CALLS, IMAGE_FILES, PLAN, started
 from tests.unit.connected.check.test_programs import GOOD, job, linked, program
@@ -66,8 +68,8 @@ def test_a_program_that_is_linked_to_it() -> None:
 
 def test_each_launcher_has_its_answer() -> None:
     assert spawn.of_job in check.JOB_RULES
-    assert {"srun", *pmi._LAUNCHERS} == set(spawn.OUTSIDE)
-    assert set(pmi._LAUNCHERS) == set(spawn.WITHIN)
+    assert set(LAUNCHERS) == set(spawn.OUTSIDE)
+    assert set(OF_ABI.values()) == set(spawn.WITHIN)
 
 
 def test_a_script_that_removes_the_launcher_s_variables_itself() -> None:

@@ -63,6 +63,7 @@ def full():
     checked = judged([Finding("a", ERROR, "b", "c", "d", "train")], ["e"])
     plan = running.PLAN._replace(
         abi="mpich-abi",
+        node=running.PLAN.node._replace(domain_cpus=("0",)),
         checked=checked,
         host=(hostfiles.HostFile("lib/libx.so", hostfiles.FILE, "/lib/libx.so", "why"),),
         account="abc",
