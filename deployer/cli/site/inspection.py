@@ -93,7 +93,7 @@ def show_manifest(manifest: Manifest) -> None:
     for job in manifest.jobs:
         sizes = ((job.nodes, "node"), (job.ranks_per_node, "rank"), (job.threads, "thread"))
         layout = " x ".join(counted(number, what) for number, what in sizes)
-        if job.gpus is not None:
+        if job.gpus:
             layout += f" x {counted(job.gpus, 'GPU')}"
         if job.launch != RANKS:
             layout += f", launch {job.launch}"

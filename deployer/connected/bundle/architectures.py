@@ -32,7 +32,8 @@ def definitions(definition: Definition, asked: Sequence[str], profiles: "Sequenc
 def fitting(profile: "Profile", machine: str) -> "Profile | None":
     """Return the profile with only the partitions whose nodes have a processor, or may have it; None if none does."""
     names = [name for name in profile.partitions if profile.partition(name)[1].architecture in (None, machine)]
-    return profile.selected(names, None) if names else None
+    why = f"its processor is not {machine}, which this bundle is for"
+    return profile.selected(names, None, why=why) if names else None
 
 
 def of_site(bundle: str, profile: "Profile") -> str:

@@ -271,9 +271,7 @@ def _plans(
         first, *others = plans = make_plans(profile, label, contents.mpi or ())
         for partition, reason in first.without.items():
             say(f"no plan for partition {partition} of {first.site}: {reason}")
-        why = f"it was left out by --site {profile.name}:{','.join(profile.partitions)}"
-        left_out = by_queue(dict.fromkeys(profile.left_out, why), profile.left_out, plans)
-        first = first._replace(without={**left_out, **first.without})
+        first = first._replace(without={**by_queue(profile.left_out, plans), **first.without})
         pairs += [(profile, plan) for plan in (first, *others)]
     return pairs
 

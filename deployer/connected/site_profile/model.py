@@ -332,7 +332,7 @@ class Profile(Machine):
     launch: LaunchWay | None = None
     mpi: dict[str, Mpi] = {}
     partitions: dict[forms.PartitionName, Partition] = {}
-    _left_out: dict[str, str | None] = PrivateAttr(default={})
+    _left_out: dict[str, tuple[str | None, str]] = PrivateAttr(default={})
 
     @field_validator("partitions")
     @classmethod
@@ -371,13 +371,16 @@ class Profile(Machine):
         links = {f"{mpi.prefix}/{path}": target for mpi in first for path, target in mpi.links.items()}
         return SiteFiles({**chosen.files, **files}, {**chosen.links, **links})
 
-    def selected(self, partitions: Sequence[str], mpi: str | None, launch: str | None = None) -> "Profile":
+    def selected(
+        self, partitions: Sequence[str], mpi: str | None, launch: str | None = None, why: str | None = None
+    ) -> "Profile":
         """Return the profile with only some partitions, and with one MPI in the partitions that have it.
 
         Args:
             partitions: their names, the default one first; empty: all.
             mpi: the name of an MPI; None: all.
             launch: how ranks start, overriding the profile; None: as in the profile.
+            why: the reason to leave the others out; None: the user did.
 
         Raises:
             UsageError: the partition does not exist, or no partition has this MPI.
@@ -392,12 +395,14 @@ class Profile(Machine):
         changes = {name: {**of_all, **({"mpi": [mpi]} if mpi in own[name] else {})} for name in names}
         narrowed = {name: self.partitions[name].model_copy(update=changes[name]) for name in names}
         chosen = self.model_copy(update={"partitions": narrowed})
-        chosen._left_out = {name: each.queue for name, each in self.partitions.items() if name not in names}
+        reason = why or f"it was left out by --site {self.name}:{','.join(names)}"
+        others = {name: (each.queue, reason) for name, each in self.partitions.items() if name not in names}
+        chosen._left_out = {**self._left_out, **others}
         return chosen
 
     @property
-    def left_out(self) -> Mapping[str, str | None]:
-        """The partitions that ``selected`` left out, with their names in the batch system if different."""
+    def left_out(self) -> Mapping[str, tuple[str | None, str]]:
+        """The partitions that ``selected`` left out: their name in the batch system if different, and the reason."""
         return self._left_out
 
     @property

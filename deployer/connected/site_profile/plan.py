@@ -115,7 +115,8 @@ def _network(partition: Partition) -> ExpectedNetwork | None:
 def _most_nodes(profile: Profile, name: str, partition: Partition) -> int | None:
     """Return the largest number of nodes per job: the whole partition, unless another entry shares its queue."""
     own = {each: entry.queue for each, entry in profile.partitions.items()}
-    queues = [each if queue is None else queue for each, queue in {**profile.left_out, **own}.items()]
+    others = {each: queue for each, (queue, _) in profile.left_out.items()}
+    queues = [each if queue is None else queue for each, queue in {**others, **own}.items()]
     shared = queues.count(name if partition.queue is None else partition.queue) > 1
     return min((most for most in (partition.max_nodes, None if shared else partition.nodes) if most), default=None)
 
@@ -159,25 +160,20 @@ def make_plans(profile: Profile, bundle: str, abis: Sequence[str] = ()) -> list[
             against[name or ""] = error
     if not found:
         raise next(iter(against.values()))
-    reasons = {name: error.message for name, error in against.items()}
-    queues = {name: profile.partitions[name].queue for name in reasons}
-    return [found[0]._replace(without=by_queue(reasons, queues, found)), *found[1:]]
+    reasons = {name: (profile.partitions[name].queue, error.message) for name, error in against.items()}
+    return [found[0]._replace(without=by_queue(reasons, found)), *found[1:]]
 
 
-def by_queue(
-    reasons: Mapping[str, str], queues: Mapping[str, str | None], others: Sequence[plans.Plan]
-) -> dict[str, str]:
+def by_queue(reasons: Mapping[str, tuple[str | None, str]], others: Sequence[plans.Plan]) -> dict[str, str]:
     """Return the reasons against partitions. Queues are listed too, because users may know only these.
 
     Args:
-        reasons: the reasons by partition.
-        queues: these partitions' names in the batch system, if different.
+        reasons: by partition, its name in the batch system if different, and the reason.
         others: the plans of the other partitions, which may have the same queue.
     """
     used = {name for plan in others for name in (plan.partition, plan.queue)}
-    found = dict(reasons)
-    for name, reason in reasons.items():
-        queue = queues[name]
+    found = {name: reason for name, (_, reason) in reasons.items()}
+    for queue, reason in reasons.values():
         if queue and queue not in used:
             found.setdefault(queue, reason)
     return found

@@ -42,7 +42,7 @@ class Job(NamedTuple):
         memory: MiB that one rank needs; None: not limited.
         environment: variables of every rank.
         launch: what starts on a node: one of ``LAUNCHES``.
-        gpus: the number of GPUs that each rank sees; None: all the job's GPUs on its node.
+        gpus: the number of GPUs that each rank sees; 0: it uses none; None: all the job's GPUs on its node.
         links: files and folders of the data or the app, by the place where the program expects them (``links``).
     """
 
@@ -85,8 +85,8 @@ class Job(NamedTuple):
             problem, hint = f"'name': a job cannot be called {name!r}", _NAMES
         elif launch not in LAUNCHES:
             problem, hint = "'launch': {!r} is not one of {}".format(launch, ", ".join(LAUNCHES)), ""
-        elif gpus is not None and not 1 <= gpus <= MOST_GPUS:
-            problem, hint = "'gpus': %d is not a number from 1 to %d" % (gpus, MOST_GPUS), ""
+        elif gpus is not None and not 0 <= gpus <= MOST_GPUS:
+            problem, hint = "'gpus': %d is not a number from 0 to %d" % (gpus, MOST_GPUS), ""
         else:
             problem = hint = ""
         if problem:

@@ -30,7 +30,7 @@ def check(job: Job, asked: Optional[GpuRequest], none: bool = False, there: Opti
         UsageError: the number is not a valid number of GPUs, or a single process starts the ranks of a node.
         Refused: the job has too few GPUs per node.
     """
-    if job.gpus is None:
+    if not job.gpus:
         return
     if not 1 <= job.gpus <= MOST_GPUS:
         raise UsageError("--gpus-per-rank %d: not a number of GPUs" % job.gpus, "1 or more; leave it out for all")
@@ -62,10 +62,10 @@ def order(layout: Layout, plan: Plan, per_rank: Optional[int], filling: bool = F
     """Return the variables that give ranks the GPUs near their CPUs, if the job has all GPUs of its nodes.
 
     Args:
-        per_rank: GPUs per rank; None: each rank sees all of them.
+        per_rank: GPUs per rank; None or 0: each rank sees all of them.
         filling: as for ``gpu_order``.
     """
-    numbers = gpu_order(layout, plan.gpu_places, per_rank, filling)
+    numbers = gpu_order(layout, plan.gpu_places, per_rank or None, filling)
     if numbers is None:
         return {}
     # By default, CUDA numbers the fastest GPU first.

@@ -79,7 +79,7 @@ def requested(case: Case) -> Iterator[Finding]:
     """gpu.none, gpu.count, facts.gpu: a job requests GPUs for each rank, but a node has none or too few."""
     there = gpus_per_node(case.partition)
     for job in case.manifest.jobs:
-        if job.gpus is None:
+        if not job.gpus:
             continue
         lacking = job.lacks_gpus(there)
         subject = f"job {job.name}"
@@ -107,7 +107,7 @@ def vendor(case: Case) -> Iterator[Finding]:
     text += _model(case)
     makers = " or ".join(_TITLES[name][0] for name in vendors)
     remedy = f"choose a partition with GPUs of {makers}, or build the image for {_TITLES[kind][1]}"
-    asking = [job for job in case.manifest.jobs if job.gpus is not None]
+    asking = [job for job in case.manifest.jobs if job.gpus]
     for job in asking:
         yield Finding("gpu.vendor", ERROR, f"job {job.name}", text, remedy, job.name)
     if len(asking) < max(len(case.manifest.jobs), 1):

@@ -195,8 +195,8 @@ class JobDefinition(Model):
             ``run --env`` replaces them
         launch: what starts on a node: a process per rank; ``torchrun``, which starts the command
             ``ranks_per_node`` times; or one process, with the CPUs and the memory of ``ranks_per_node`` ranks
-        gpus: number of GPUs that each rank sees, ``1``, with ``launch: ranks``; default: all of the job's on
-            its node
+        gpus: number of GPUs that each rank sees, ``1``, with ``launch: ranks``; ``0``: none are requested; default:
+            all of the job's on its node
         links: files and folders of the bundle where the program looks for them: ``~/PATH`` in the private HOME
             (``~``: a folder with all its files), or a path below the job's folder; each leads to
             ``data/NAME/PATH`` or ``app/PATH``
@@ -216,13 +216,13 @@ class JobDefinition(Model):
     environment: dict[str, str] = {}
 
     launch: Literal["ranks", "torchrun", "node"] = "ranks"
-    gpus: int | None = Field(default=None, ge=1, le=MOST_GPUS)
+    gpus: int | None = Field(default=None, ge=0, le=MOST_GPUS)
 
     links: dict[str, str] = {}
 
     @model_validator(mode="after")
     def _ranks_have_gpus(self) -> "JobDefinition":
-        if self.gpus is not None and self.launch != "ranks":
+        if self.gpus and self.launch != "ranks":
             raise Problems([(("gpus",), f"goes with launch: ranks, not {self.launch}: its one process sees all GPUs")])
         return self
 

@@ -71,7 +71,7 @@ def ask(
         time: the job's time limit.
         environment: the user's environment, for the account and Slurm's cluster. sbatch does not get these variables,
             because they would take precedence over the script's directives. None: unknown, as on the laptop.
-        gpus: GPUs per node that the job's ranks need; None: not specified.
+        gpus: GPUs per node that the job's ranks need; 0: request none; None: not specified.
         waived: the codes of ``contract.bundle.limits`` to ignore; only the batch system knows whether they still apply.
 
     Raises:
@@ -127,7 +127,7 @@ def _gpus(plan: Plan, asked: Optional[int], directives: Sequence[str], needed: O
     requesting = (line for line in directives if requests_gpus(line) or (site_word and site_word.match(line)))
     own = next(requesting, None)
     if asked is None:
-        every = there and (there.per_node or needed)
+        every = there and needed != 0 and (there.per_node or needed)
         return there._replace(per_node=every) if there and every and not own else None
     if asked < 0:
         raise UsageError("--gpus %d: not a number of GPUs" % asked, "0 or more GPUs per node")

@@ -35,7 +35,7 @@ def ranks_container(resolved: ResolvedRun, chosen: Chosen, folder: str, users: S
     }
     if resolved.request.again is not None:
         own["DEPLOYER_CHECKPOINT"] = f"{plans.JOB}/{result.CHECKPOINT}"
-    own.update({name: value for name, value in near.items() if job.gpus is None or name != plan.gpu_order})
+    own.update({name: value for name, value in near.items() if not job.gpus or name != plan.gpu_order})
     ranks = container.make(
         installed,
         resolved.manifest.image,
@@ -62,7 +62,7 @@ def ranks_container(resolved: ResolvedRun, chosen: Chosen, folder: str, users: S
         rendezvous_names = [name for name in rendezvous.NAMES if name not in given]
         environment = {name: value for name, value in environment.items() if name not in rendezvous_names}
         if resolved.manifest.image.python is None:
-            passed += [*rendezvous_names, *(GPU_NAMES if job.gpus is not None else ())]
+            passed += [*rendezvous_names, *(GPU_NAMES if job.gpus else ())]
     return ranks._replace(environment=environment, passed=passed)
 
 

@@ -72,7 +72,7 @@ def render(resolved: ResolvedRun, chosen: Chosen) -> JobFolder:
         reader=_canary_reader(installed.rootfs, image.python) if contained else (),
         workdir=job.workdir or (None if container.has_workdir(image) else plans.JOB),
         stdin=job.stdin,
-        gpus="" if job.gpus is None else gpus.word(job.gpus, plan, near),
+        gpus=gpus.word(job.gpus, plan, near) if job.gpus else "",
         own_launcher=chosen.own,
     )
     return JobFolder(inputs.launch, script.render(inputs), script.agent(inputs))

@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from deployer.cli.laptop import main
+from deployer.connected.bundle import architectures
 from deployer.connected.bundle import pack as packing
 from deployer.connected.check import check as checking
 from deployer.connected.site_profile import profile as profiles
@@ -127,6 +128,17 @@ def test_a_partition_that_pack_left_out_is_refused(tmp_path: Path, profile: Prof
         with pytest.raises(Refused, match=f"no plan for partition {name} of lab: it was left out by --site lab:batch"):
             run.prepare(store, request(name))
     assert image.plan("lab", "gpu").partition == "batch"  # only with --force
+
+
+def test_a_partition_with_another_processor_is_left_out_for_that_reason(tmp_path: Path, profile: Profile) -> None:
+    record = profile.model_dump(mode="json")
+    record["partitions"]["gpu"]["architecture"] = "aarch64"
+    asked = Profile.model_validate(record).selected(["batch", "gpu"], None)
+    own = architectures.fitting(asked, "x86_64")
+    assert own is not None
+    _, image = installed(tmp_path, own)
+    another, option = "its processor is not x86_64, which this bundle is for", "it was left out by --site lab:batch,gpu"
+    assert image.plan("lab").without == {"gpu": another, "normal": another, "fat": option, "mpich": option}
 
 
 def update(image: InstalledImage, *plans: Plan) -> None:

@@ -573,7 +573,7 @@ def test_cuda_and_the_nodes(driver: str | None, gpus: Any, cudart: str, expected
 )
 def test_a_job_with_gpus_of_its_own_and_the_nodes(partition: dict[str, Any], expected: list[tuple[str, str]]) -> None:
     train = Job("train", ["true"], 1, 2, 1, "00:01:00", gpus=2)
-    made = case(partition, manifest=manifest_of([])._replace(jobs=[train, train._replace(name="prepare", gpus=None)]))
+    made = case(partition, manifest=manifest_of([])._replace(jobs=[train, train._replace(name="prepare", gpus=0)]))
     found = list(gpu.requested(made))
     assert codes(found) == expected
     assert {each.job for each in found} <= {"train"}

@@ -116,10 +116,10 @@ def test_an_unknown_way_to_launch_is_not_guessed():
         Job.read(Fields({**record, "launch": "torchx"}, "a job"))
 
 
-@pytest.mark.parametrize("gpus", [0, 1025, 10**15])
+@pytest.mark.parametrize("gpus", [1025, 10**15])
 def test_gpus_of_a_manifest_are_what_a_node_may_have(gpus):
     record = dict(job.Job("train", ["true"], 1, 1, 1, "1:00:00").record(), gpus=gpus)
-    with pytest.raises(IntegrityError, match="field 'gpus': %d is not a number from 1 to 1024" % gpus):
+    with pytest.raises(IntegrityError, match="field 'gpus': %d is not a number from 0 to 1024" % gpus):
         Job.read(Fields(record, "it", IntegrityError))
 
 

@@ -168,9 +168,19 @@ def test_each_rank_gets_its_own_gpus_near_its_cpus(tmp_path, programs):
     with pytest.raises(Refused, match=message):
         run.prepare(store, REQUEST._replace(ranks_per_node=2, gpus_per_rank=3))
     with pytest.raises(UsageError, match="not a number of GPUs"):
-        run.prepare(store, REQUEST._replace(gpus_per_rank=0))
+        run.prepare(store, REQUEST._replace(gpus_per_rank=-1))
     with pytest.raises(UsageError, match="--gpus 0: each rank of job train needs 1 of its own"):
         run.prepare(store, REQUEST._replace(gpus_per_rank=1, options=SubmissionOptions(gpus=0)))
+    job = made.JOBS[0]._replace(ranks_per_node=2, gpus=0)
+    store = made.store(tmp_path / "none", plan=plan._replace(directives=["--gres=gpu:1"]), jobs=[job])
+    text = run.show_script(run.prepare(store, REQUEST))
+    assert "gpu:1" in text  # what the partition demands
+    assert " --gpus " not in text
+    store = made.store(tmp_path / "some", plan=plan, jobs=[job])
+    assert "gpu" not in run.show_script(run.prepare(store, REQUEST._replace(token="b")))
+    text = run.show_script(run.prepare(store, REQUEST._replace(token="c", options=SubmissionOptions(gpus=4))))
+    assert "--gres=gpu:4" in text
+    assert " --gpus " not in text
 
 
 @pytest.mark.parametrize(("there", "message"), [(0, "no GPU"), (3, "3 GPUs"), (4, None), (None, None)])

@@ -107,6 +107,7 @@ def test_only_ranks_have_gpus_of_their_own(tmp_path: Path) -> None:
     assert given != MINIMAL
     with pytest.raises(UsageError, match="goes with launch: ranks, not torchrun"):
         load(write(tmp_path, given))
+    assert load(write(tmp_path, given.replace("gpus: 1", "gpus: 0"), "none")).jobs
 
 
 @pytest.mark.parametrize("path", ["work", "/a/../b", "/a\\tb", ""])

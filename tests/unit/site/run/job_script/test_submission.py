@@ -184,9 +184,9 @@ def test_a_limit_that_was_forced_or_accepted_is_left_to_the_batch_system():
 
 def test_nodes_with_different_numbers_of_gpus_give_what_the_ranks_need():
     plan = made.PLAN._replace(batch=Batch(gpus=GpuRequest("gres", 0)))
-    cases = ((None, None), (None, 4), (2, 4), (0, None))
+    cases = ((None, None), (None, 4), (2, 4), (0, None), (None, 0))
     asked = [ask(plan, SubmissionOptions(gpus=gpus), 1, "01:00:00", {}, needed).gpus for gpus, needed in cases]
-    assert asked == [None, GpuRequest("gres", 4), GpuRequest("gres", 2), None]
+    assert asked == [None, GpuRequest("gres", 4), GpuRequest("gres", 2), None, None]
 
 
 @pytest.mark.parametrize(
