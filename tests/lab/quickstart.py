@@ -34,8 +34,8 @@ WORK = ROOT / ".deployer" / "quickstart"
 LAB = os.environ.get("QUICKSTART_LAB", "quickstart")
 _DEPLOYER = [str(ROOT / ".venv" / "bin" / "deployer")]
 
-#: Nothing of it takes this long, even on a slow machine: a stage that does hangs.
-_STAGE_SECONDS = 3600
+#: Nothing of it takes this long, even under emulation on a slow machine: a stage that does hangs.
+_STAGE_SECONDS = 4 * 3600
 #: A stage that prints nothing itself says every so many seconds what it does.
 _HEARTBEAT_S = 15.0
 _SHOWN = 100

@@ -28,8 +28,8 @@ _logger = logging.getLogger("deployer.base")
 #: Part of the key of every cached base. Increase it when ``command`` makes a different base.
 RECIPE = 1
 
-#: The time limit in seconds for mmdebstrap, which downloads about 100 MB.
-_TIMEOUT = 1800
+#: The time limit in seconds for mmdebstrap. Under emulation, 350 packages took more than an hour on busy cores.
+_TIMEOUT = 4 * 3600
 
 #: Files that no image needs. dpkg also excludes them from packages that the Dockerfile adds. Licences are kept.
 _EXCLUDED = (
