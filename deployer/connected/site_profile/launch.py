@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from deployer.connected.site_profile.profile import Lacking, Mpi, Partition, Profile
 from deployer.contract.base.errors import Refused
 from deployer.contract.bundle.image_launcher import HYDRA, MPIRUN, OF_ABI
+from deployer.contract.rules.batch_words import WORDS
 from deployer.contract.site.plan import MPICH_ABI, NO_MPI, OPENMPI
 
 SRUN = "srun"
 #: Launchers of a site, which start the ranks of any MPI, with the batch system that each is for.
-_OF_SITE = {"pals": "pbs", "ibrun": "slurm", "jsrun": "lsf"}
+_OF_SITE = {name: kind for kind, each in WORDS.items() for name in each.launchers}
 
 #: The Slurm PMI types that each MPI family supports, best first. Open MPI supports PMI-2 only if version 4 was built
 #: with Slurm's library, which cannot be detected. ParaStation's psslurm calls its PMI-1 pspmi and its PMIx pspmix.

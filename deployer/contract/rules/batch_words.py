@@ -22,6 +22,7 @@ class BatchWords(NamedTuple):
         storage: whether jobs request file systems.
         programs: further commands that users call.
         libraries: a pattern for the beginning of its libraries' names.
+        launchers: launchers of sites for its jobs, which start the ranks of any MPI.
     """
 
     on_node: str = "%s, in a job"
@@ -36,6 +37,7 @@ class BatchWords(NamedTuple):
     storage: bool = False
     programs: str = ""
     libraries: str = ""
+    launchers: Tuple[str, ...] = ()
 
 
 WORDS = {
@@ -51,6 +53,7 @@ WORDS = {
         gpu_source="gres (sinfo -o %G)",
         programs="sbatch salloc scontrol squeue sinfo sacct scancel sstat",
         libraries="slurm|munge",
+        launchers=("ibrun",),
     ),
     "gridengine": BatchWords(
         on_node="%s, in a job (qsub)",
@@ -68,6 +71,7 @@ WORDS = {
         storage=True,
         programs="qsub qstat qdel pbsnodes pbsdsh",
         libraries="pbs|torque",
+        launchers=("pals",),
     ),
     "lsf": BatchWords(
         on_node="%s, in a job (bsub)",
@@ -77,6 +81,7 @@ WORDS = {
         gpu_source="gpu (LSF)",
         programs="bsub bjobs bkill",
         libraries="lsf|bat",
+        launchers=("jsrun",),
     ),
     "hosts": BatchWords(
         on_node="ssh NODE %s", exclude="remove the node from `hosts` in the site's profile", gpu_words=()
