@@ -248,7 +248,7 @@ def test_bad_definitions_and_no_engine_have_their_exit_codes(
     assert main(["build", str(definition.folder)]) == 7
     said = capsys.readouterr().err
     assert "no Docker engine answers" in said
-    assert "hint: install and start Docker" in said
+    assert "install and start Docker" in said
     (definition.folder / "bundle.yaml").write_text("name: [\n")
     assert main(["build", str(definition.folder)]) == 2
     assert "bundle.yaml:2: not valid YAML" in capsys.readouterr().err
