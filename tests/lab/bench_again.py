@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 from deployer.connected.bundle.pyz import make_pyz
 from tests.lab import Lab, bench_delta
+from tests.lab.bench_journey import DEPLOYER
 from tests.lab.engine import take_engine
 from tests.lab.software import find_python36
 
@@ -30,7 +31,6 @@ WORK = bench_delta.WORK
 MEMORY = Path("/dev/shm/deployer-bench-again")
 _ROOT = Path(__file__).resolve().parents[2]
 _SECONDS = 600
-_DEPLOYER = Path(sys.executable).parent / "deployer"
 _DEFINITION = _ROOT / "bundles" / "digits-horovod"
 
 
@@ -74,8 +74,8 @@ def _line(rounds: int) -> None:
     shutil.copytree(_DEFINITION, definition)
     environment = {**os.environ, "XDG_CACHE_HOME": str(WORK / "cache")}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # a user's first start keeps the bytecode of our modules
-    pack: list[str | Path] = [_DEPLOYER, "pack", definition, "--site", "lab", "-o", bundle]
-    push: list[str | Path] = [_DEPLOYER, "push", bundle, "lab", "--ssh-config", lab.ssh_config]
+    pack: list[str | Path] = [DEPLOYER, "pack", definition, "--site", "lab", "-o", bundle]
+    push: list[str | Path] = [DEPLOYER, "push", bundle, "lab", "--ssh-config", lab.ssh_config]
     rows: dict[str, list[float]] = {"pack": [], "push with install": [], "SHA-256, GB/s": []}
     added = []
     try:
@@ -103,7 +103,7 @@ def _deploy(rounds: int) -> None:
     shutil.copytree(_ROOT / "bundles" / "hello-mpi", definition)
     environment = {**os.environ, **{f"XDG_{name}_HOME": str(WORK / name) for name in ("CACHE", "STATE", "CONFIG")}}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
-    argv: list[str | Path] = [_DEPLOYER, "deploy", definition, "lab", "--no-follow"]
+    argv: list[str | Path] = [DEPLOYER, "deploy", definition, "lab", "--no-follow"]
     program, seconds = definition / "app" / "hello.py", []
     try:
         lab.up()

@@ -33,7 +33,7 @@ from tests.lab.engine import take_engine
 ROOT = Path(__file__).resolve().parents[2]
 WORK = ROOT / ".deployer" / "bench-journey"
 FIGURES = ROOT / ".deployer" / "bench-journey.json"
-_DEPLOYER = Path(sys.executable).parent / "deployer"
+DEPLOYER = Path(sys.executable).parent / "deployer"
 _OURS, _PUBLISHED = "deployer", "published"
 _FIRST, _LINE = "first shipment", "one changed line"
 #: What the line to the laptop carries, in tc's words, as the table calls it.
@@ -113,7 +113,7 @@ class _Journey:
         (self._definition / "bundle.yaml").write_text(yaml.safe_dump(described))
         self._change_line()
         _say("build the image")
-        _run([_DEPLOYER, "build", self._definition, "--site", "lab", "--quiet"])
+        run([DEPLOYER, "build", self._definition, "--site", "lab", "--quiet"])
         self._image = f"deployer/{described['name']}:{described['version']}"
         self._environment = {**os.environ, **{f"XDG_{each}_HOME": str(self._cache) for each in ("CACHE", "STATE")}}
         self._environment.pop("PYTHONDONTWRITEBYTECODE", None)  # a user keeps the bytecode of our modules
@@ -142,7 +142,7 @@ class _Journey:
         seconds["unpack"] = _timed(["ssh", "-F", lab.ssh_config, _LOGIN, unpack])
         start = f"srun -N{_NODES} --ntasks-per-node=1 ch-run image -- python3 /first.py"
         began = time.time()
-        seconds["start"] = _first_rank(_run(["ssh", "-F", lab.ssh_config, _LOGIN, start])) - began
+        seconds["start"] = _first_rank(run(["ssh", "-F", lab.ssh_config, _LOGIN, start])) - began
         return seconds
 
     def _ours(self) -> Stages:
@@ -150,7 +150,7 @@ class _Journey:
         self._change_line()
         os.sync()
         command: list[str | Path] = [
-            _DEPLOYER,
+            DEPLOYER,
             "deploy",
             self._definition,
             "lab",
@@ -159,7 +159,7 @@ class _Journey:
             "--json",
         ]
         began = time.time()
-        done = json.loads(_run(command, self._environment))
+        done = json.loads(run(command, self._environment))
         log = self._lab.sh(_LOGIN, _USER, f"cat ~/deployer/jobs/{shlex.quote(done['job'])}/output.log").stdout
         seconds = {stage["name"]: float(stage["seconds"]) for stage in done["stages"]}
         seconds["start"] = _first_rank(log) - began - sum(seconds.values())
@@ -181,7 +181,7 @@ class _Journey:
 def _timed(argv: Sequence[str | Path]) -> float:
     os.sync()  # what the one before it left to be written is not this one's
     started = time.monotonic()
-    _run(argv)
+    run(argv)
     return time.monotonic() - started
 
 
@@ -193,7 +193,7 @@ def _first_rank(text: str) -> float:
     return min(times)
 
 
-def _run(argv: Sequence[str | Path], environment: Mapping[str, str] | None = None) -> str:
+def run(argv: Sequence[str | Path], environment: Mapping[str, str] | None = None) -> str:
     done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=_SECONDS, check=False)
     if done.returncode:
         sys.exit(f"bench: error: {shlex.join(map(str, argv))}: {done.stdout}{done.stderr}")

@@ -25,8 +25,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from tests.lab import network
-from tests.lab.bench_journey import _DEPLOYER, _run
+from tests.lab import bench_journey, network
 from tests.lab.cluster import Lab
 from tests.lab.command import run
 from tests.lab.engine import take_engine
@@ -144,9 +143,11 @@ class _Bench:
                 "partitions": {"batch": partition},
             }
             profile.write_text(yaml.safe_dump(record))
-            _run([_DEPLOYER, "build", "bundles/hello-mpi", "--quiet"])
-            _run([_DEPLOYER, "pack", "bundles/hello-mpi", "--site", profile, "-o", bundle])
-            _run([_DEPLOYER, "push", bundle, "--site", profile, "--ssh-config", lab.ssh_config])
+            bench_journey.run([bench_journey.DEPLOYER, "build", "bundles/hello-mpi", "--quiet"])
+            bench_journey.run([bench_journey.DEPLOYER, "pack", "bundles/hello-mpi", "--site", profile, "-o", bundle])
+            bench_journey.run(
+                [bench_journey.DEPLOYER, "push", bundle, "--site", profile, "--ssh-config", lab.ssh_config]
+            )
         self._heal()
 
     def _second_network(self, rate: str) -> None:

@@ -13,7 +13,7 @@ from typing import Iterator, List, NamedTuple, Optional
 
 from deployer.contract.base.json_records import Record
 from deployer.site.capture.software.libraries import Libraries
-from deployer.site.capture.tools import Tools, determined, read_text
+from deployer.site.capture.tools import Tools, determined, read_text, read_word
 
 _FIELDS = ("name,memory.total,compute_cap", "name,memory.total")
 #: The compute libraries of NVIDIA's driver; the vendor-neutral libGL and libOpenCL do not belong to the driver.
@@ -53,7 +53,7 @@ def listed(kind: str, sys: str = "/sys") -> List[KernelGpu]:
 
 def driver_version(kind: str, sys: str = "/sys") -> Optional[str]:
     """Return the version of AMD's or Intel's kernel driver; None if it is part of the kernel, or not loaded."""
-    texts = (read_text(os.path.join(sys, "module", name, "version")).strip() for name in _MODULES[kind])
+    texts = (read_word(sys, "module", name, "version") for name in _MODULES[kind])
     return next(filter(None, texts), None)
 
 
@@ -68,7 +68,7 @@ def _of_amd(sys: str) -> Iterator[KernelGpu]:
 
 def _of_intel(sys: str) -> Iterator[KernelGpu]:
     for folder in sorted(glob.glob(os.path.join(glob.escape(sys), "class/drm/renderD*"))):
-        vendor, kind = (read_text(os.path.join(folder, "device", name)).strip() for name in ("vendor", "class"))
+        vendor, kind = (read_word(folder, "device", name) for name in ("vendor", "class"))
         if vendor == _INTEL and kind.startswith(_DISPLAY):
             yield KernelGpu(os.path.basename(folder))
 
@@ -79,8 +79,7 @@ def gpus(tools: Tools, sys: str = "/sys") -> Optional[Record]:
     for kind in () if found else _MODULES:
         own = listed(kind, sys)
         if own:
-            memory = os.path.join(sys, "class/drm", own[0].render, "device/mem_info_vram_total")
-            size = read_text(memory).strip()
+            size = read_word(sys, "class/drm", own[0].render, "device/mem_info_vram_total")
             names = (tools.ask(argv) for argv in _NAMES[kind] if shutil.which(argv[0]))
             models = (_NAME.search(answer.out) for answer in names if answer)
             targets = {each.target for each in own}

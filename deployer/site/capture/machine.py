@@ -65,7 +65,7 @@ def os_name(path: str = "/etc/os-release") -> Optional[str]:
 
 
 def page_size(architecture: str) -> Optional[int]:
-    """Return the size of a memory page in bytes; None on x86_64, where it is always 4096."""
+    """Return the page size in bytes; None on x86_64, where it is always 4096."""
     return None if architecture == "x86_64" else os.sysconf("SC_PAGE_SIZE")
 
 

@@ -8,7 +8,7 @@ from typing import Dict, List, Optional, Tuple
 
 from deployer.contract.base.json_records import Record
 from deployer.site.capture import gpus
-from deployer.site.capture.tools import Tools, determined, read_text
+from deployer.site.capture.tools import Tools, determined, read_text, read_word
 
 #: The instruction sets that matter to compiled programs, with the kernel's names in /proc/cpuinfo: on x86-64 the flags
 #: from which compilers and oneDNN choose code, and that make up the psABI's levels v2 to v4; on AArch64 those beyond
@@ -45,7 +45,7 @@ def node(tools: Tools, sys: str = "/sys", proc: str = "/proc") -> Record:
 def _domains(sys: str) -> Dict[int, str]:
     """Return the CPUs of each NUMA domain that has any; the memory of some GPUs and processors is one without."""
     paths = glob.glob(os.path.join(sys, "devices/system/node/node[0-9]*"))
-    cpus = {int(path.rpartition("node")[2]): _read(path, "cpulist") for path in paths}
+    cpus = {int(path.rpartition("node")[2]): read_word(path, "cpulist") for path in paths}
     return {number: cpus[number] for number in sorted(cpus) if cpus[number]}
 
 
@@ -55,8 +55,8 @@ def _affinity(sys: str, domains: Dict[int, str], count: Optional[int]) -> List[R
     GPUs are numbered by PCI address, as drivers count them.
     """
     paths = sorted(glob.glob(os.path.join(sys, "bus/pci/devices/*")))
-    shown = [path for path in paths if _read(path, "class").startswith(_GPU_CLASSES)]
-    near = [_read(path, "numa_node") for path in shown if _read(path, "vendor") in _GPU_VENDORS]
+    shown = [path for path in paths if read_word(path, "class").startswith(_GPU_CLASSES)]
+    near = [read_word(path, "numa_node") for path in shown if read_word(path, "vendor") in _GPU_VENDORS]
     if len(near) != count or not {*near} <= {*map(str, domains)}:
         return []
     return [
@@ -65,15 +65,11 @@ def _affinity(sys: str, domains: Dict[int, str], count: Optional[int]) -> List[R
     ]
 
 
-def _read(*parts: str) -> str:
-    return read_text(os.path.join(*parts)).strip()
-
-
 def _cores(sys: str) -> Dict[Tuple[str, ...], int]:
     """Return the number of online threads of each core, by socket and core."""
     names = ("physical_package_id", "core_id")
     paths = glob.glob(os.path.join(sys, "devices/system/cpu/cpu[0-9]*/topology"))
-    cores = (tuple(read_text(os.path.join(path, name)).strip() for name in names) for path in paths)
+    cores = (tuple(read_word(path, name) for name in names) for path in paths)
     return Counter(core for core in cores if all(core))
 
 

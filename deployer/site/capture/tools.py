@@ -24,6 +24,11 @@ def determined(facts: Record) -> Record:
     return {key: value for key, value in facts.items() if value not in (None, "", [], {})}
 
 
+def read_word(*parts: str) -> str:
+    """Return the text of a system file, of which these are the parts of the path, without its line end."""
+    return read_text(os.path.join(*parts)).strip()
+
+
 def read_text(path: str) -> str:
     """Return the text of a system file; empty if it cannot be read."""
     try:

@@ -42,7 +42,8 @@ def one_node(ground: Ground) -> str:
     """Start MPI on one node, with two ranks if it has the cores: they communicate through memory."""
     _, plan = _known(ground)
     ranks = min(2, plan.node.cores)
-    return _world(_job(ground, 1, ranks), ranks)
+    fields = ground.results[1] = _job(ground, 1, ranks)
+    return _world(fields, ranks)
 
 
 def two_nodes(ground: Ground) -> str:
@@ -50,7 +51,8 @@ def two_nodes(ground: Ground) -> str:
     _known(ground)
     if _most(ground) < 2:
         raise Skipped("the partition has one node")
-    return _world(_job(ground, 2, 1), 2)
+    fields = ground.results[2] = _job(ground, 2, 1)
+    return _world(fields, 2)
 
 
 def fabric(ground: Ground) -> str:
@@ -138,8 +140,6 @@ def _job(ground: Ground, nodes: int, ranks_per_node: int, runtime: Optional[str]
             jobs.cancel(folder)
         raise
     fields = _read(folder, state)
-    if runtime is None:
-        ground.results[nodes] = fields
     if not errors(result.findings(fields)):
         shutil.rmtree(folder, ignore_errors=True)
     return fields

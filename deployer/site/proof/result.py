@@ -351,16 +351,17 @@ class _Job:
 
     def _speed(self) -> Iterator[Finding]:
         """Yield the finding about a network between the nodes that is too slow."""
-        launch, way = self.launch, "TCP"
-        expected = launch.network and (launch.network.tcp if launch.without_mpi else launch.network.mpi)
+        launch, network = self.launch, self.launch.network
+        expected = network and (network.tcp if launch.without_mpi else network.mpi)
+        if network is None or expected is None:
+            return
+        way = "TCP"
         if not launch.without_mpi:
             name = launch.mpi.family if launch.mpi else "the image's MPI"
             way = f"{name} with libfabric's provider {self.provider}" if self.provider else name
-        if expected and launch.network:
-            limit = launch.network.limit
-            values = speed.judge(self.connections, expected, limit, way, launch.network.fast or launch.fast)
-            if values:
-                yield self._finding("network.slow", **values)
+        values = speed.judge(self.connections, expected, network.limit, way, network.fast or launch.fast)
+        if values:
+            yield self._finding("network.slow", **values)
 
     def _roots(self) -> List[Finding]:
         launch, outcome, roots = self.launch, self.outcome, self.evidence.roots

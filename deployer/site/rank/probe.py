@@ -18,7 +18,7 @@ from deployer.system import payload
 MYPY = False
 if MYPY:
     import signal
-    from typing import Any, Dict, List, Mapping, Optional, Sequence
+    from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
     from deployer.site.rank.mpi import Library
 else:
@@ -53,7 +53,10 @@ def main(words: "List[str]") -> int:
         sys.stderr.flush()  # as in payload_monitor
         return 2
     try:
-        good = tuple(map(int, given["--good"].split(":"))) if "--good" in given else None
+        good = None
+        if "--good" in given:
+            nanoseconds, _, bytes_per_second = given["--good"].partition(":")
+            good = int(nanoseconds), int(bytes_per_second)
         without_mpi, home = "--without-mpi" in given, given.get("--home")
         return rank(given["--out"], given.get("--library"), expects, without_mpi, home, good)
     except OSError as error:
@@ -83,7 +86,7 @@ def first_of_node(environment: "Mapping[str, str]") -> bool:
 
 def rank(
     out: str, soname: "Optional[str]", expects: "Sequence[str]", without_mpi: bool, home: "Optional[str]",
-    good: "Any" = None,
+    good: "Optional[Tuple[int, int]]" = None,
 ) -> int:  # fmt: skip
     """Start MPI in a child process, write this rank's record into the folder ``out``, and return the exit code.
 
@@ -138,7 +141,9 @@ def rank(
     return 0
 
 
-def _start(library: "Library", records: NodeRecords, record: "Dict[str, Any]", output: int, good: "Any") -> None:
+def _start(
+    library: "Library", records: NodeRecords, record: "Dict[str, Any]", output: int, good: "Optional[Tuple[int, int]]"
+) -> None:
     """Start MPI, and record each stage with its results. Raises MpiError, OSError."""
     from deployer.site.rank import mpi, speed
 

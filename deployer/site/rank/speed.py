@@ -4,7 +4,7 @@ The Allreduce over all ranks shows in a few milliseconds whether sums are correc
 node measures the connection to the first rank of the next node, in both directions, and answers the node before it.
 Pairs whose nodes differ measure at the same time. Like ``rank``, this module imports as little as possible.
 
-In the ring, the asking rank sends one double that says what follows::
+In the ring, the asking rank sends one double, which announces what follows::
 
     1        the other rank returns it: latency is half of the round trip
     N > 1    N doubles follow; the other rank answers with one

@@ -212,10 +212,8 @@ def _usable_level_zero(case: Case) -> Iterator[Finding]:
     lacking = [name for name in _LEVEL_ZERO if name not in names]
     if path and lacking:
         text = f"the image has SYCL ({path}), but not {' and '.join(lacking)}, with which it finds Intel's GPUs"
-        remedy = (
-            "add Level Zero and the user's part of Intel's driver to the image (Debian: libze1, libze-intel-gpu1), "
-        )
-        remedy += "or capture a node that has them"
+        remedy = "add Level Zero and the user's part of Intel's driver to the image (Debian: libze1, "
+        remedy += "libze-intel-gpu1), or capture a node that has them"
         yield Finding("gpu.driver", ERROR, case.plan.partition, text, remedy)
 
 

@@ -24,6 +24,9 @@ _INTERFACE = re.compile(r"^(e[nt]|ib|bond|team|br|hs)\w*$")
 #: The variable that selects a node's GPUs, by vendor. Schedulers set it, and ranks receive it.
 _VISIBLE = {"nvidia": "CUDA_VISIBLE_DEVICES", "amd": "ROCR_VISIBLE_DEVICES", "intel": "ZE_AFFINITY_MASK"}
 
+#: How Intel's variable counts: whole GPUs, or their tiles. A site sets it for all jobs.
+_HIERARCHY = "ZE_FLAT_DEVICE_HIERARCHY"
+
 #: The devices that AMD's and Intel's libraries open. NVIDIA's depend on the runtime.
 _DEVICES = {"amd": ("/dev/kfd", "/dev/dri"), "intel": ("/dev/dri",)}
 
@@ -31,10 +34,6 @@ _DEVICES = {"amd": ("/dev/kfd", "/dev/dri"), "intel": ("/dev/dri",)}
 ORDER = {vendor: name for vendor, name in _VISIBLE.items() if vendor != "intel"}
 #: Fabrics whose adapters NCCL cannot use through verbs: psm2's verbs carry no data, and Slingshot has no verbs.
 _WITHOUT_VERBS = ("omni-path", "slingshot")
-
-
-#: How Intel's variable counts: whole GPUs, or their tiles. A site sets it for all jobs.
-_HIERARCHY = "ZE_FLAT_DEVICE_HIERARCHY"
 
 
 def devices(gpus: NodeGpus | None) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from deployer.contract.base.json_records import Record
 from deployer.site.capture import gpus
 from deployer.site.capture.software.libraries import Libraries, LibraryTree
 from deployer.site.capture.software.module_command import Module
-from deployer.site.capture.tools import Tools, determined, read_text
+from deployer.site.capture.tools import Tools, determined, read_word
 
 #: The libraries that MPI and libfabric's providers load for a fabric: Omni-Path, verbs, UCX, EFA, Slingshot; XPMEM.
 _FABRIC = ("libpsm2.so.2", "libpsm_infinipath.so.1", "libibverbs.so.1", "librdmacm.so.1", "libmlx5.so.1", "libefa.so.1",
@@ -57,7 +57,7 @@ def find(
         fabric["kind"] = fast or "ethernet"
         hsn = [name for name in wires if slingshot and name.startswith("hsn")]  # for programs without a provider
         # IP over InfiniBand or Omni-Path, for programs that use neither MPI nor verbs.
-        over = [name for name in wires if fast and _read(sys, "class/net", name, "type") == _INFINIBAND]
+        over = [name for name in wires if fast and read_word(sys, "class/net", name, "type") == _INFINIBAND]
         fabric["devices"] = sorted({*slingshot, *hsn, *omni_path, *verbs, *over}) or wires
     known = libraries.system(_FABRIC)
     between, folders, variables = _between_gpus(tools, modules)
@@ -75,11 +75,7 @@ def _names(folder: str, pattern: str = "*") -> List[str]:
 
 def _link_layer(sys: str, device: str) -> str:
     ports = glob.glob(os.path.join(sys, "class/infiniband", device, "ports/*/link_layer"))
-    return next(filter(None, map(_read, ports)), "")
-
-
-def _read(*path: str) -> str:
-    return read_text(os.path.join(*path)).strip()
+    return next(filter(None, map(read_word, ports)), "")
 
 
 def _between_gpus(tools: Tools, modules: Sequence[Module]) -> Tuple[Dict[str, str], List[str], Dict[str, str]]:
