@@ -55,7 +55,7 @@ class GitHub:
             return moved(
                 f"https://codeload.github.com/{repository}/{'legacy.' if act == 'zipball' else ''}zip/{branch}"
             )
-        if act == "raw":
+        if act == "raw" or (act == "blob" and request.query.get("raw") == ["true"]):
             return moved(f"https://{_RAW}/{repository}/{rest}")
         branch = rest.strip("/")
         if act == "tree" and branch not in self._trees[repository]:
