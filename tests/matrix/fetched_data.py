@@ -43,11 +43,11 @@ _GPT2 = {
     "vocab.bpe": "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5",
     "encoder.json": "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783",
 }
-_WORDS = tuple(
+_WORDS = (  # noqa: SIM905 - words
     "the of and to in that it was for on with his they be at one have this from by hot but some what there we can out"
     " other were all your when up use word how said an each she which do their time if will way about many then them"
-    " write like so these her long make thing see him two has look more day could go come did my sound no most".split()  # noqa: SIM905 - words
-)
+    " write like so these her long make thing see him two has look more day could go come did my sound no most"
+).split()
 
 
 def furnish(internet: Internet, tiny: Path, whisper: Path | None) -> None:
