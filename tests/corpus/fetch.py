@@ -34,7 +34,7 @@ def fetched(script: Script, app: Path) -> None:
     for path, sha256 in script.files:
         kept = xdg.cache_folder("corpus") / sha256
         if not kept.is_file() or _sha256(kept.read_bytes()) != sha256:
-            content = _packaged(script.source, path) if script.source.package else committed(script.source, path)
+            content = packaged(script.source, path) if script.source.package else committed(script.source, path)
             if (found := _sha256(content)) != sha256:
                 raise ValueError(f"{script.name}: {path} has the SHA-256 {found}, not the pinned {sha256}")
             part = kept.with_suffix(f".{os.getpid()}")
@@ -56,7 +56,7 @@ def _sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _packaged(source: Source, path: str) -> bytes:
+def packaged(source: Source, path: str) -> bytes:
     """Return a file of a Debian package, which stays in the cache: its other scripts are wanted next."""
     folder = xdg.cache_folder("corpus")
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,397 @@
+"""Published scripts that download, through ``deployer fetch``: ``python -m tests.matrix.fetched FOLDER --tiny DIR``.
+
+For each image, a definition is written with a job for each script; then it is built, each job is fetched from the lab's
+internet, the bundle is packed, and each job is rehearsed without any network. A row for each script is printed.
+
+With ``--direct PYTHON`` the scripts run without deployer, first with the lab's internet, then without any and with what
+they kept: it tests the lab and the table.
+
+``DEPLOYER_CORPUS_GIT`` names a folder with clones, as for :mod:`tests.corpus`. Nothing of others is in the repository.
+``--tiny`` is what ``programs/tiny_hub.py`` made, ``--whisper`` the source archive of the package openai-whisper, from
+which GPT-2's encoding is made (tiktoken compares it with known digests).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from tests.corpus import fetch
+from tests.corpus.scripts import Source
+from tests.lab.internet import Internet
+from tests.matrix import fetched_data
+
+NANOGPT = Source("karpathy/nanoGPT", "3adf61e154c3fe3fca428ad6bc3818b27a3b8291")
+BUILD_NANOGPT = Source("karpathy/build-nanogpt", "6104ab1b53920f6e2159749676073ff7d815c1fa")
+LLM_C = Source("karpathy/llm.c", "f1e2ace651495b74ae22d45d1723443fd00ecd3a")
+FROM_SCRATCH = Source("rasbt/LLMs-from-scratch", "28c65cdfbc3338e2e040016eea4b7fdf556e4d57")
+PYTORCH = Source("pytorch/examples", "77f55b912142e11fcfdf5b530231fb9c52f181e8")
+LIGHTNING = Source("Lightning-AI/pytorch-lightning", "7f0c3436cd3f6ad3753125672024fc415cbcb414")
+TRL = Source("huggingface/trl", "f2cd57710ae345ea6428ae95363267fcf38a3dc8")
+PEFT = Source("huggingface/peft", "5d602fdbff04c33c1c4de55cda9d4ae1d7cb7e40")
+ACCELERATE = Source("huggingface/accelerate", "16cb6eb80dd9aa8b4df1a63ef57863e455d53b83")
+SENTENCES = Source("UKPLab/sentence-transformers", "85ec64559f4414aa536eca4bf53538291e0a333f")
+SEABORN = Source("mwaskom/seaborn", "f04b6cd5484267a0885d1fed068e99dff3a1b226")
+STATSMODELS = Source("statsmodels/statsmodels", "82c59e378bdfb5ae324006c477954879ad3e24be")
+NETWORKX = Source("networkx/networkx", "cfc6b79fc53f583aa15a79b2187ae30bd4f480ed")
+NUMPYRO = Source("pyro-ppl/numpyro", "0b935d488056ae1775b4ab05cbe2812f51f21a4f")
+SKLEARN = Source(
+    package="python-sklearn-doc",
+    revision="1.2.1+dfsg-1",
+    folder="usr/share/doc/python-sklearn-doc/examples",
+    sha256="4e244556326064e87e7563e3e544c2288d44b5719db2d7b3a85c9a84ae93488d",
+)
+
+
+class Script(NamedTuple):
+    """A published script.
+
+    Attributes:
+        image: ``torch`` or ``tables``: which image has its packages.
+        words: its own options, which make it small.
+        beside: other files of the repository that it reads.
+        copied: it writes beside itself, so the job copies its files into its folder first.
+        before: a command before it, in the same shell.
+        language: it trains, runs or feeds a language model.
+    """
+
+    name: str
+    image: str
+    source: Source
+    path: str
+    words: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()
+    copied: bool = False
+    before: str = ""
+    language: bool = False
+
+
+_NO_LOG = ("--report_to", "none", "--output_dir", "out")
+_TRL = ("--max_steps", "2", "--per_device_train_batch_size", "2", "--use_cpu", "true", "--bf16", "false", *_NO_LOG)
+_QWEN = ("--model_name_or_path", "Qwen/Qwen2-0.5B-Instruct")
+_ALPACA = ("--base_model", "HuggingFaceTB/SmolLM-360M", "--dtype", "float32", "--device_map", "cpu", "--eval_step", "5",
+           "--save_step", "5", "--cutoff_len", "64")  # fmt: skip
+_CH05 = "ch05/01_main-chapter-code/"
+_CH06 = "ch06/01_main-chapter-code/"
+_CH07 = "ch07/01_main-chapter-code/"
+_SBERT = "examples/sentence_transformer/"
+
+SCRIPTS = (
+    # language models, and their data
+    Script("nanogpt-char", "torch", NANOGPT, "data/shakespeare_char/prepare.py", copied=True, language=True),
+    Script("nanogpt-bpe", "torch", NANOGPT, "data/shakespeare/prepare.py", copied=True, language=True),
+    Script("nanogpt-web", "torch", NANOGPT, "data/openwebtext/prepare.py", copied=True, language=True),
+    Script("fineweb", "torch", BUILD_NANOGPT, "fineweb.py", copied=True, language=True),
+    Script("llmc-shakespeare", "torch", LLM_C, "dev/data/tinyshakespeare.py", beside=("dev/data/data_common.py",),
+           copied=True, language=True),
+    Script("llmc-stories", "torch", LLM_C, "dev/data/tinystories.py", beside=("dev/data/data_common.py",),
+           copied=True, language=True),
+    Script("scratch-train", "torch", FROM_SCRATCH, f"{_CH05}gpt_train.py", beside=(f"{_CH05}previous_chapters.py",),
+           language=True),
+    Script("scratch-spam", "torch", FROM_SCRATCH, f"{_CH06}gpt_class_finetune.py", ("--test_mode",),
+           (f"{_CH06}previous_chapters.py", f"{_CH06}gpt_download.py"), language=True),
+    Script("scratch-tasks", "torch", FROM_SCRATCH, f"{_CH07}gpt_instruction_finetuning.py", ("--test_mode",),
+           (f"{_CH07}previous_chapters.py", f"{_CH07}gpt_download.py"), language=True),
+    Script("lightning-lm", "torch", LIGHTNING, "examples/fabric/language_model/train.py", language=True),
+    Script("trl-sft", "torch", TRL, "trl/scripts/sft.py", (*_QWEN, "--dataset_name", "trl-lib/Capybara", *_TRL),
+           language=True),
+    Script("trl-dpo", "torch", TRL, "trl/scripts/dpo.py",
+           (*_QWEN, "--dataset_name", "trl-lib/ultrafeedback_binarized", *_TRL), language=True),
+    Script("trl-reward", "torch", TRL, "trl/scripts/reward.py",
+           (*_QWEN, "--dataset_name", "trl-lib/ultrafeedback_binarized", *_TRL), language=True),
+    Script("peft-lora-ga", "torch", PEFT, "examples/lora_ga_finetuning/lora_ga_finetuning.py",
+           ("--max_length", "32", "--num_epochs", "1"), language=True),
+    Script("peft-olora", "torch", PEFT, "examples/olora_finetuning/olora_finetuning.py", _ALPACA, language=True),
+    Script("peft-shira", "torch", PEFT, "examples/shira_finetuning/shira_finetuning.py", _ALPACA, language=True),
+    Script("accelerate-lm", "torch", ACCELERATE,
+           "examples/by_feature/gradient_accumulation_for_autoregressive_models.py", ("--cpu",), language=True),
+    # other models
+    Script("accelerate-nlp", "torch", ACCELERATE, "examples/nlp_example.py", ("--cpu",)),
+    Script("accelerate-checkpoint", "torch", ACCELERATE, "examples/by_feature/checkpointing.py",
+           ("--cpu", "--num_epochs", "1")),
+    Script("peft-glue", "torch", PEFT, "examples/sequence_classification/peft_no_lora_accelerate.py",
+           ("--model_name_or_path", "distilroberta-base", "--num_train_epochs", "1", "--output_dir", "out",
+            "--peft_type", "prompt_tuning")),
+    Script("sbert-sts", "torch", SENTENCES, f"{_SBERT}training/sts/training_stsbenchmark.py"),
+    Script("sbert-evaluate", "torch", SENTENCES, f"{_SBERT}evaluation/evaluation_stsbenchmark.py",
+           ("all-MiniLM-L6-v2",)),
+    Script("sbert-kmeans", "torch", SENTENCES, f"{_SBERT}applications/clustering/kmeans.py"),
+    Script("sbert-summary", "torch", SENTENCES, f"{_SBERT}applications/text-summarization/text-summarization.py",
+           beside=(f"{_SBERT}applications/text-summarization/LexRank.py",),
+           before="python3 -m nltk.downloader punkt_tab"),
+    Script("cross-encoder", "torch", SENTENCES, "examples/cross_encoder/applications/cross-encoder_usage.py"),
+    Script("scratch-imdb", "torch", FROM_SCRATCH, "ch06/03_bonus_imdb-classification/download_prepare_dataset.py"),
+    Script("gcn", "torch", PYTORCH, "gcn/main.py", ("--dry-run",)),
+    Script("gat", "torch", PYTORCH, "gat/main.py", ("--dry-run",)),
+    # tables and statistics
+    Script("seaborn-heatmap", "tables", SEABORN, "examples/spreadsheet_heatmap.py"),
+    Script("seaborn-bars", "tables", SEABORN, "examples/grouped_barplot.py"),
+    Script("seaborn-regression", "tables", SEABORN, "examples/regression_marginals.py"),
+    Script("sklearn-titanic", "tables", SKLEARN, "compose/plot_column_transformer_mixed_types.py"),
+    Script("sklearn-mnist", "tables", SKLEARN, "neural_networks/plot_mnist_filters.py"),
+    Script("sklearn-co2", "tables", SKLEARN, "gaussian_process/plot_gpr_co2.py"),
+    Script("statsmodels-formulas", "tables", STATSMODELS, "examples/python/formulas.py"),
+    Script("statsmodels-contrasts", "tables", STATSMODELS, "examples/python/contrasts.py"),
+    Script("statsmodels-prices", "tables", STATSMODELS, "examples/python/statespace_chandrasekhar.py"),
+    Script("networkx-facebook", "tables", NETWORKX, "examples/3d_drawing/plot_facebook_3d.py"),
+    Script("numpyro-baseball", "tables", NUMPYRO, "examples/baseball.py", ("-n", "50", "--num-warmup", "50")),
+    Script("numpyro-admission", "tables", NUMPYRO, "examples/ucbadmit.py", ("-n", "50", "--num-warmup", "50")),
+)  # fmt: skip
+
+#: What each image installs; the whole list, with pins, is made when the image is built.
+PACKAGES = {
+    "torch": (
+        "torch==2.13.0+cpu", "transformers==5.24.0", "datasets==5.2.0", "peft", "trl", "accelerate", "evaluate",
+        "lightning", "sentence-transformers", "tiktoken", "nltk", "scikit-learn", "matplotlib", "requests",
+    ),
+    "tables": (
+        "scikit-learn", "pandas", "seaborn", "statsmodels", "networkx", "jax==0.10.2", "jaxlib==0.10.2", "numpyro",
+        "requests",
+    ),
+}  # fmt: skip
+_SECONDS = 900
+
+
+@dataclass
+class Row:
+    """What became of a script."""
+
+    name: str
+    fetched_s: float = 0.0
+    fetched: str = ""
+    bytes: int = 0
+    hosts: list[str] = field(default_factory=list)
+    verdict: str = ""
+    ending: str = ""
+    why: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        hosts = ",".join(self.hosts) or "-"
+        head = f"{self.name:22} {self.fetched:8} {self.fetched_s:5.0f} s {self.bytes / 1e6:8.2f} MB  {self.verdict:8}"
+        return f"{head} {self.ending:16} {hosts}" + "".join(f"\n    {line}" for line in self.why)
+
+
+def command(script: Script, app: str) -> list[str]:
+    """Return how a script is started; ``app`` is where its files are."""
+    start = f"{app}/{script.name}/{script.path}"
+    if not script.copied and not script.before:
+        return ["python3", start, *script.words]
+    shell = f"{script.before}; " if script.before else ""
+    if script.copied:
+        shell += f"cp -R {app}/{script.name}/. . && "
+        start = script.path
+    return ["sh", "-c", f'{shell}exec "$0" "$@"', "python3", start, *script.words]
+
+
+def place(script: Script, app: Path) -> None:
+    """Put the files of a script below ``app``."""
+    for path in (script.path, *script.beside):
+        content = fetch.packaged(script.source, path) if script.source.package else fetch.committed(script.source, path)
+        target = app / script.name / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(content)
+
+
+# ----------------------------------------------------------------------------------------------------- without deployer
+def direct(script: Script, folder: Path, python: Path, internet: Internet) -> Row:
+    """Run a script twice in the same folders: with the lab's internet, and without any."""
+    row = Row(script.name)
+    shutil.rmtree(folder / script.name, ignore_errors=True)
+    place(script, folder / script.name / "app")
+    for part in ("home", "job"):
+        (folder / script.name / part).mkdir()
+    asked = len(internet.requests)
+    start = time.monotonic()
+    row.fetched = _ran(script, folder, python, {**internet.environment, "HF_HUB_DISABLE_XET": "1"}, "online")
+    row.fetched_s = time.monotonic() - start
+    seen = internet.requests[asked:]
+    row.hosts = sorted({each.host for each in seen})
+    row.why = [f"{each.status} {each.method} {each.host}{each.path[:90]}" for each in seen if each.status >= 500]
+    nowhere = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), "http://127.0.0.1:9")
+    row.verdict = _ran(script, folder, python, {**nowhere, "HF_HUB_OFFLINE": "1"}, "offline")
+    return row
+
+
+def _ran(script: Script, folder: Path, python: Path, environment: Mapping[str, str], name: str) -> str:
+    own = {
+        "HOME": str(folder / script.name / "home"),
+        "PATH": f"{python.parent}:/usr/bin:/bin",
+        "MPLBACKEND": "agg",
+        "TMPDIR": str(folder / script.name / "tmp"),
+    }
+    (folder / script.name / "tmp").mkdir(exist_ok=True)
+    log = folder / script.name / f"{name}.log"
+    with log.open("wb") as stream:
+        argv = command(script, str(folder / script.name / "app"))
+        work = folder / script.name / "job"
+        try:
+            done = subprocess.run(
+                argv, env={**own, **environment}, cwd=work, stdout=stream, stderr=stream, timeout=_SECONDS, check=False
+            )
+        except subprocess.TimeoutExpired:
+            return "timeout"
+    return f"exit {done.returncode}"
+
+
+# -------------------------------------------------------------------------------------------------------- with deployer
+_DOCKERFILE = """\
+# {name}: packages of published scripts. app/ is not in the image.
+ARG BASE
+ARG BUILD_BASE
+
+FROM ${{BUILD_BASE}} AS python
+ENV PIP_BREAK_SYSTEM_PACKAGES=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore \\
+    PIP_PROGRESS_BAR=off
+RUN apt-get update \\
+ && apt-get install -y --no-install-recommends python3-pip \\
+ && rm -rf /var/lib/apt/lists/*
+COPY wheels /wheels
+COPY requirements.txt /src/
+RUN pip install --ignore-installed --find-links /wheels -r /src/requirements.txt
+
+FROM ${{BASE}}
+COPY --from=python /usr/local /usr/local
+ENV MPLBACKEND=agg
+RUN ldconfig && rm -f /var/cache/ldconfig/aux-cache
+CMD ["python3"]
+"""
+
+
+def define(image: str, scripts: Sequence[Script], folder: Path, wheels: Path | None, pins: Path | None) -> Path:
+    """Write the definition of an image, with a job for each of the scripts; return its folder."""
+    made = folder / f"fetched-{image}"
+    (made / "wheels").mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(made / "app", ignore_errors=True)
+    if wheels is not None:
+        for wheel in wheels.glob("*.whl"):
+            if not (made / "wheels" / wheel.name).exists():
+                shutil.copy(wheel, made / "wheels")
+    (made / "wheels" / "README").write_text("Wheels that no index has.\n")
+    (made / "Dockerfile").write_text(_DOCKERFILE.format(name=image))
+    (made / "requirements.txt").write_text(pins.read_text() if pins else "\n".join([*PACKAGES[image], ""]))
+    jobs = {}
+    for script in scripts:
+        place(script, made / "app")
+        argv = command(script, "/deployer/app")
+        jobs[script.name] = {"command": argv, "nodes": 1, "ranks_per_node": 1, "threads": 2, "time": "00:20:00"}
+    record: dict[str, Any] = {
+        "name": made.name,
+        "version": "1.0.0",
+        "base": {"debian": "bookworm", "include": ["python3"]},
+        "mpi": [],
+        "jobs": jobs,
+    }
+    (made / "bundle.yaml").write_text(yaml.safe_dump(record, sort_keys=False))
+    return made
+
+
+def deployer(*words: str | Path, environment: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Run deployer's command line."""
+    argv = [str(Path(sys.executable).with_name("deployer")), *map(str, words)]
+    return subprocess.run(
+        argv,
+        env={**os.environ, **(environment or {})},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=3600,
+        check=False,
+    )
+
+
+def fetched(script: Script, definition: Path, internet: Internet) -> Row:
+    """Fetch what a job downloads."""
+    row = Row(script.name)
+    asked = len(internet.requests)
+    start = time.monotonic()
+    done = deployer("fetch", definition, script.name, "--yes", environment=internet.environment)
+    row.fetched_s = time.monotonic() - start
+    row.fetched = f"exit {done.returncode}"
+    row.hosts = sorted({each.host for each in internet.requests[asked:]})
+    row.bytes = sum(path.lstat().st_size for path in (definition / "fetched").rglob("*") if path.is_file())
+    (definition.parent / f"fetch-{script.name}.log").write_text(done.stdout + done.stderr)
+    if done.returncode:
+        row.why = [line[:200] for line in done.stderr.splitlines()[-4:]]
+    return row
+
+
+def rehearsed(row: Row, bundle: Path) -> None:
+    """Rehearse a job, and write into its row what deployer concluded."""
+    done = deployer("rehearse", bundle, row.name, "--json")
+    (bundle.parent / f"rehearse-{row.name}.log").write_text(done.stdout + done.stderr)
+    if not done.stdout:
+        row.verdict = f"exit {done.returncode}"
+        row.why += [line[:200] for line in done.stderr.splitlines()[-3:]]
+        return
+    found = json.loads(done.stdout)
+    ending = found["ending"]
+    row.verdict, row.ending = found["verdict"], f"{ending['how']} {ending['seconds']:.0f} s"
+    for each in found["findings"]:
+        at = f" [{each['file']}:{each['line']}]" if each["file"] else ""
+        row.why.append(f"{each['severity']} {each['code']} {each['subject']}: {each['message'][:140]}{at}")
+
+
+def through(image: str, scripts: Sequence[Script], folder: Path, args: argparse.Namespace, internet: Internet) -> None:
+    """Take the scripts of an image the whole way."""
+    made = define(image, scripts, folder, args.wheels, args.pins and args.pins / f"{image}.txt")
+    done = deployer("build", made)
+    print(f"build {made.name}: exit {done.returncode}", flush=True)
+    if done.returncode:
+        print(done.stderr[-3000:])
+        return
+    rows = []
+    for script in scripts:
+        rows.append(fetched(script, made, internet))
+        print(rows[-1], flush=True)
+    bundle = folder / f"{made.name}.tar"
+    done = deployer("pack", made, "-o", bundle)
+    print(f"pack {made.name}: exit {done.returncode}", flush=True)
+    if done.returncode:
+        print(done.stderr[-3000:])
+        return
+    for row in rows:
+        rehearsed(row, bundle)
+        print(row, flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.matrix.fetched", description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--tiny", type=Path, required=True, help="what programs/tiny_hub.py made")
+    parser.add_argument("--whisper", type=Path, help="the source archive of openai-whisper")
+    parser.add_argument("--only", default="", help="names of scripts, as: gcn,trl-sft")
+    parser.add_argument("--image", choices=sorted(PACKAGES), help="only the scripts of an image")
+    parser.add_argument("--direct", type=Path, metavar="PYTHON", help="run them with this Python, without deployer")
+    parser.add_argument("--wheels", type=Path, help="a folder with wheels that no index has")
+    parser.add_argument("--pins", type=Path, help="a folder with IMAGE.txt, in place of the newest packages")
+    args = parser.parse_args()
+    folder = args.folder.absolute()
+    wanted = [
+        each
+        for each in SCRIPTS
+        if args.image in (None, each.image) and (not args.only or each.name in args.only.split(","))
+    ]
+    with Internet(folder / "internet") as internet:
+        fetched_data.furnish(internet, args.tiny, args.whisper)
+        if args.direct:
+            for script in wanted:
+                print(direct(script, folder, args.direct.absolute(), internet), flush=True)
+            return
+        for image in PACKAGES:
+            if scripts := [each for each in wanted if each.image == image]:
+                through(image, scripts, folder, args, internet)
+
+
+if __name__ == "__main__":
+    main()
