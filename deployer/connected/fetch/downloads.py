@@ -20,7 +20,7 @@ from deployer.contract.base import json_records
 from deployer.contract.base.errors import DeployerError
 from deployer.system import files
 
-_SCHEMA = "deployer-download"
+_SCHEMA = "download"
 #: Names of parameters in URLs whose values are logins or change with each request.
 _SECRET = re.compile(
     r"(?i)token|secret|passw|auth|credential|signature|^sig$|policy|expires|key-?(pair-?)?id|^(x-amz|x-goog)-|^api_?key$"

@@ -16,7 +16,7 @@ from deployer.system import files
 
 FILE, FOLDER = "fetch.lock", "fetched"
 HOME, JOB, MARKER = "home", "job", "lock.sha256"
-_SCHEMA = "deployer-fetch-lock"
+_SCHEMA = "fetch-lock"
 _HINT = "it is written by `deployer fetch`: restore it, or remove it and fetch again"
 
 
