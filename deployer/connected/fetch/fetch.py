@@ -150,6 +150,7 @@ def fetch(
         asked = RehearsalRequest(str(bundle), job, None, 1, request.seconds, (), request.extra)
         outcome, log = _run(asked, online, recorder, say)
         (home / _CA).unlink(missing_ok=True)
+        recorder.settle()
         records = recorder.records
         _refuse_other_files(records.refusals.values(), locked)
         ending = _ending(outcome, records.refusals.values(), log)

@@ -89,7 +89,7 @@ class _Source:
     def __init__(self, folder: Path, seen_as: str) -> None:
         """``seen_as`` is the folder's path in the container."""
         self.folder, self._seen_as = str(folder), seen_as
-        self.outside: list[str] = []
+        self.outside: set[str] = set()
         self.linked: set[str] = set()
 
     def files(self, below: str) -> list[tuple[str, str]]:
@@ -105,7 +105,7 @@ class _Source:
                 found.append((path, path))
             elif stat.S_ISLNK(state.st_mode):
                 real = self._followed(path)
-                self.outside += [] if real else [os.path.relpath(path, self.folder)]
+                self.outside |= set() if real else {os.path.relpath(path, self.folder)}
                 self.linked |= {real} if real else set()
                 found += [(path, real)] if real else []
             if len(found) > _MOST:
@@ -124,7 +124,8 @@ class _Source:
         if where.startswith(self._seen_as + "/"):
             where = self.folder + where[len(self._seen_as) :]
         real, top = os.path.realpath(where), os.path.realpath(self.folder)
-        return real if real.startswith(top + "/") and files.is_file(real) else None
+        is_within = real.startswith(top + "/") and not files.is_link(real)  # a circle of links is still a link
+        return real if is_within and files.is_file(real) else None
 
 
 def _tree(
@@ -148,7 +149,7 @@ def _tree(
         top = below.split("/")[0]
         number, total = counts.get(top, (0, 0))
         counts[top] = number + 1, total + size
-    kept.outside.extend(source.outside)
+    kept.outside.extend(sorted(source.outside))
 
 
 def _bring(real: str, place: Path) -> None:

@@ -31,9 +31,9 @@ from deployer.contract.base.errors import DeployerError
 _TIMEOUT = (20.0, 120.0)
 #: How often a cut download is continued.
 _TRIES = 6
+#: Seconds to wait for answers after the program's end.
+_SETTLE = 10.0
 _CHUNK = 256 * 1024
-#: The bytes of a body that are held back until its digest is known to be the lock's.
-_HELD = 64 * 1024
 _MAX_BODY = 64 * 1024 * 1024  # of a request
 _GONE, _MOVED = (404, 410), (301, 308)
 #: Headers that belong to one connection, and those by which a server would send another body than the file's.
@@ -121,7 +121,7 @@ class Recorder:
         self._lock, self._local = threading.Lock(), threading.local()
         self._folder = tempfile.TemporaryDirectory(prefix="deployer-fetch-")
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._closed = False
+        self._closed, self._active, self._idle = False, 0, threading.Condition()
         self.doors = os.path.join(self._folder.name, "doors")
         self._socket.bind(self.doors)
         self._socket.listen(1)
@@ -131,6 +131,23 @@ class Recorder:
     def certificate(self) -> bytes:
         """Return the certificate of this run's authority, in PEM."""
         return bytes(self._authority.cert_pem.bytes())
+
+    @contextlib.contextmanager
+    def answering(self) -> Iterator[None]:
+        """Count a request that is being answered."""
+        with self._idle:
+            self._active += 1
+        try:
+            yield
+        finally:
+            with self._idle:
+                self._active -= 1
+                self._idle.notify_all()
+
+    def settle(self) -> None:
+        """Wait a short time until every answer is recorded: the program may have ended right after one."""
+        with self._idle:
+            self._idle.wait_for(lambda: not self._active, _SETTLE)
 
     def close(self) -> None:
         """Accept nothing more."""
@@ -156,15 +173,14 @@ class Recorder:
                 threading.Thread(target=self._serve, args=(connection, secure), daemon=True).start()
 
     def _serve(self, connection: socket.socket, secure: bool) -> None:
-        with contextlib.suppress(OSError), connection:  # the program may close it at any time
-            connection.settimeout(_TIMEOUT[1])
+        connection.settimeout(_TIMEOUT[1])
+        with contextlib.suppress(OSError):  # the program may close it at any time
             if secure:
                 outer = self._context("localhost")
                 outer.sni_callback = self._choose
                 connection = outer.wrap_socket(connection, server_side=True)
-            _Exchange(connection, "https" if secure else "http", self)
-            with contextlib.suppress(OSError):
-                connection.close()
+            with connection:
+                _Exchange(connection, "https" if secure else "http", self)
 
     def _choose(self, connection: ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> None:
         if name:
@@ -214,14 +230,20 @@ class _Exchange(BaseHTTPRequestHandler):
     server_version, sys_version = f"deployer/{__version__}", ""
 
     def __init__(self, connection: socket.socket, scheme: str, recorder: Recorder) -> None:
-        self._scheme, self._recorder = scheme, recorder
+        self._scheme, self._recorder, self.is_begun = scheme, recorder, False
         super().__init__(connection, ("", 0), None)  # type: ignore[arg-type]
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  the name of the base class
         """Print nothing."""
 
     def _answer(self) -> None:
-        """Answer one request."""
+        with self._recorder.answering():
+            self._answer_one()
+
+    do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = _answer  # noqa: N815
+
+    def _answer_one(self) -> None:
+        self.is_begun = False
         host = (self.headers.get("Host") or "").strip().lower()
         url = self.path if self.path.startswith("http://") else f"{self._scheme}://{host}{self.path}"
         name = urlsplit(url).hostname or ""
@@ -240,12 +262,10 @@ class _Exchange(BaseHTTPRequestHandler):
             self.close_connection = True
         except _CUT as error:
             recorder.records.refuse(url, 0, _reason(error))
-            if not self.wfile.closed:
-                self.close_connection = True
+            self.close_connection = True
+            if not self.is_begun:
                 with contextlib.suppress(OSError):
                     self._send_error(502, "no answer")
-
-    do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = _answer  # noqa: N815
 
     def _body(self) -> bytes | None:
         """Return the body of the request."""
@@ -269,6 +289,7 @@ class _Exchange(BaseHTTPRequestHandler):
 
     def begin(self, status: int, reason: str, headers: Mapping[str, str]) -> None:
         """Send the status and the headers of an answer."""
+        self.is_begun = True
         self.send_response_only(status, reason)
         for name, value in headers.items():
             self.send_header(name, value)
@@ -284,7 +305,6 @@ class _Request:
         self._exchange, self._url, self._body, self._recorder = exchange, url, body, recorder
         self._records, self._rules = recorder.records, recorder.rules
         self._response: requests.Response | None = None
-        self._sent = 0
         kept = {name: value for name, value in exchange.headers.items() if name.lower() not in _HOP}
         self._headers = {**kept, "Accept-Encoding": "identity"}
         self._headers.pop("Content-Length", None)
@@ -320,11 +340,17 @@ class _Request:
             self._exchange.begin(response.status_code, response.reason or "", headers)
             return
         if not (self._whole and response.status_code == 200):
-            self._relay(headers, self._pieces())
+            self._exchange.wfile.write(self._relay(headers, self._pieces()))
             return
         with self._recorder.store.writing(self._url, headers) as writer:
-            self._relay(headers, self._through(writer))
+            end = self._relay(headers, self._pieces(), writer)
+            wanted = (self._rules.locked or {}).get(shown(self._url), writer.sha256)
+            if wanted != writer.sha256:
+                self._cut()
+                raise OSError(f"it is not the file in the lock: SHA-256 {writer.sha256}, {writer.size} bytes")
+        # The program has the end of a file only when it is stored and recorded: the job may end right after it.
         self._records.add(Download(shown(self._url), writer.sha256, writer.size, headers))
+        self._exchange.wfile.write(end)
 
     def _ask(self, more: Mapping[str, str]) -> requests.Response:
         self.close()
@@ -350,41 +376,34 @@ class _Request:
         elif code in _MOVED and locked and shown(self._url) in locked:
             self._records.refuse(self._url, code, "moved to " + shown(urljoin(self._url, response.headers["location"])))
 
-    def _relay(self, headers: dict[str, str], pieces: Iterator[bytes]) -> None:
-        """Send an answer with a body of unknown size in chunks, any other one as it is."""
+    def _relay(self, headers: dict[str, str], pieces: Iterator[bytes], writer: BodyWriter | None = None) -> bytes:
+        """Send an answer but its last bytes, and return these. A body of unknown size is sent in chunks.
+
+        Args:
+            writer: also receives the body.
+        """
         assert self._response is not None  # noqa: S101  for mypy
         chunked = "content-length" not in headers
         if chunked and self._exchange.request_version == "HTTP/1.0":
             chunked, self._exchange.close_connection = False, True
         more = {"transfer-encoding": "chunked"} if chunked else {}
         self._exchange.begin(self._response.status_code, self._response.reason or "", {**headers, **more})
-        out = self._exchange.wfile
+        held = b""
         try:
             for piece in pieces:
-                out.write(b"%x\r\n%s\r\n" % (len(piece), piece) if chunked else piece)
-            if chunked:
-                out.write(b"0\r\n\r\n")
+                self._exchange.wfile.write(held)
+                held = b"%x\r\n%s\r\n" % (len(piece), piece) if chunked else piece
+                if writer:
+                    writer.write(piece)
         except (*_CUT, DeployerError):
-            out.close()  # the program must see that the body is not whole
+            self._cut()
             raise
+        return held + (b"0\r\n\r\n" if chunked else b"")
 
-    def _through(self, writer: BodyWriter) -> Iterator[bytes]:
-        """Yield the body, written to the cache on its way. The end comes only if the digest is the lock's."""
-        wanted = (self._rules.locked or {}).get(shown(self._url))
-        held = b""
-        for piece in self._pieces():
-            writer.write(piece)
-            if not wanted:
-                yield piece
-                continue
-            held += piece
-            if len(held) > _HELD:
-                yield held[:-_HELD]
-                held = held[-_HELD:]
-        if wanted and writer.sha256 != wanted:
-            raise OSError(f"it is not the file in the lock: SHA-256 {writer.sha256}, {writer.size} bytes")
-        if held:
-            yield held
+    def _cut(self) -> None:
+        """End the connection: the program must see that the body is not whole."""
+        with contextlib.suppress(OSError):  # the program has already gone
+            self._exchange.connection.shutdown(socket.SHUT_RDWR)
 
     def _pieces(self) -> Iterator[bytes]:
         """Yield the body. A cut download of a file continues where it was cut."""

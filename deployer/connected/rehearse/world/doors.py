@@ -6,7 +6,6 @@ made in the node's network namespace and given to the program outside, which acc
 
 import socket
 import struct
-from collections.abc import Sequence
 
 #: The address of all outside names: of the block for tests of networks (RFC 2544), which no host on the internet has.
 ADDRESS = "198.18.0.1"
@@ -15,16 +14,14 @@ PORTS = (443, 80)
 _BACKLOG = 128
 
 
-def interface(doors: str) -> Sequence[str]:
-    """Return the commands for `ip` that give the node the address; none without ``doors``."""
-    return [f"address add {ADDRESS}/32 dev lo"] if doors else []
+def interface() -> str:
+    """Return the command for `ip` that gives the node the address."""
+    return f"address add {ADDRESS}/32 dev lo"
 
 
-def open_for(doors: str) -> None:
-    """Listen on the ports, and send the sockets to the socket ``doors``; empty: do nothing. Raises OSError."""
-    if not doors:
-        return
-    made = []
+def open_for(doors: str) -> list[int]:
+    """Listen on the ports, and send the sockets to the socket ``doors``. Return the ports. Raises OSError."""
+    made: list[socket.socket] = []
     for port in PORTS:
         listener = socket.socket()
         listener.bind((ADDRESS, port))
@@ -33,5 +30,7 @@ def open_for(doors: str) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.connect(doors)
         socket.send_fds(connection, [struct.pack("!B", len(made))], [listener.fileno() for listener in made])
+    ports = [int(listener.getsockname()[1]) for listener in made]
     for listener in made:
         listener.close()
+    return ports

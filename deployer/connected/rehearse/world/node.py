@@ -69,9 +69,10 @@ def serve(order: NodeOrder, awaited: int, say: int) -> NoReturn:
         say: a descriptor for READY, or for the reason why the node could not be made; then for a report at the end.
     """
     try:
-        machine.ip(machine.own_interfaces(order.machine, doors.interface(order.doors)))
+        machine.ip(machine.own_interfaces(order.machine, [doors.interface()] if order.doors else []))
         listener = _listen(order)
-        doors.open_for(order.doors)
+        if order.doors:
+            doors.open_for(order.doors)
         out = os.open(order.seen, os.O_PATH | os.O_CLOEXEC) if order.observer else -1
         machine.become(order.machine)
         if order.cpus:
