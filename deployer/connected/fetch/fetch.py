@@ -146,7 +146,7 @@ def fetch(
         home = part / "run"
         home.mkdir(parents=True, mode=0o700)
         files.write_text(str(home / _CA), recorder.certificate.decode(), 0o600)
-        online = Online(recorder.doors, str(home), _environment(), request.until)
+        online = Online(recorder.doors, str(home), str(home / _CA), _environment(), request.until)
         asked = RehearsalRequest(str(bundle), job, None, 1, request.seconds, (), request.extra)
         outcome, log = _run(asked, online, recorder, say)
         (home / _CA).unlink(missing_ok=True)
