@@ -132,6 +132,7 @@ def fetch(
         JobFailed: the job failed; nothing is kept.
         IntegrityError: with ``locked``, a file is not that of the lock.
         Refused: this machine cannot simulate a site, or ``locked`` without a lock.
+        SpaceError: the disk is full.
         DeployerError: as ``Packing.bundle`` and ``rehearse`` raise.
     """
     locked = _locked(definition, job) if request.locked else None
@@ -152,6 +153,8 @@ def fetch(
         (home / _CA).unlink(missing_ok=True)
         recorder.settle()
         records = recorder.records
+        if records.full:
+            raise records.full
         _refuse_other_files(records.refusals.values(), locked)
         ending = _ending(outcome, records.refusals.values(), log)
         found = list(records.downloads.values())

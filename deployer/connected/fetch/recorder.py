@@ -25,7 +25,7 @@ import urllib3
 
 from deployer import __version__
 from deployer.connected.fetch.downloads import BodyWriter, Download, DownloadStore, shown
-from deployer.contract.base.errors import DeployerError
+from deployer.contract.base.errors import DeployerError, IntegrityError, SpaceError, TransferError
 
 #: Seconds to connect to a host, and to wait for its next bytes.
 _TIMEOUT = (20.0, 120.0)
@@ -64,6 +64,7 @@ class Records:
         refusals: the requests without a file, by URL.
         asked: all requested hosts, with the number of requests.
         received: bytes that came over the network.
+        full: the error if the disk was full.
         led: the first address of each one to which a host led the program.
     """
 
@@ -73,6 +74,7 @@ class Records:
         self.refusals: dict[str, Refusal] = {}
         self.asked: dict[str, int] = {}
         self.received = 0
+        self.full: SpaceError | None = None
         self.led: dict[str, str] = {}
 
     def name(self, url: str) -> str:
@@ -268,11 +270,10 @@ class _Exchange(BaseHTTPRequestHandler):
         try:
             with contextlib.closing(_Request(self, url, body, recorder)) as request:
                 request.answer()
-        except DeployerError as error:  # the disk is full
-            recorder.records.refuse(url, 0, error.message)
-            self.close_connection = True
-        except _CUT as error:
-            recorder.records.refuse(url, 0, _reason(error))
+        except (*_CUT, DeployerError) as error:
+            if isinstance(error, SpaceError):
+                recorder.records.full = error
+            recorder.records.refuse(url, 0, error.message if isinstance(error, DeployerError) else _reason(error))
             self.close_connection = True
             if not self.is_begun:
                 with contextlib.suppress(OSError):
@@ -357,10 +358,13 @@ class _Request:
             self._exchange.wfile.write(self._relay(headers, self._pieces()))
             return
         with self._recorder.store.writing(self._url, headers) as writer:
-            end = self._relay(headers, self._pieces(), writer)
+            try:
+                end = self._relay(headers, self._pieces(), writer)
+            except _CUT as error:  # an OSError would be taken for one of the cache
+                raise TransferError(_reason(error)) from error
             if wanted not in (None, writer.sha256):
                 self._cut()
-                raise OSError(f"it is not the file in the lock: SHA-256 {writer.sha256}, {writer.size} bytes")
+                raise IntegrityError(f"it is not the file in the lock: SHA-256 {writer.sha256}, {writer.size} bytes")
         # The program has the end of a file only when it is stored and recorded: the job may end right after it.
         self._records.add(Download(self._name, writer.sha256, writer.size, headers))
         self._exchange.wfile.write(end)
@@ -444,7 +448,7 @@ class _Request:
                 response = self._ask({"Range": f"bytes={done}-", "If-Range": validator})
                 continues = response.status_code == 206
                 if not continues or not response.headers.get("content-range", "").startswith(f"bytes {done}-"):
-                    raise DeployerError(f"{shown(self._url)} was cut, and its server does not continue it")
+                    raise TransferError("it was cut, and its server does not continue it")
 
 
 def _words(code: int, headers: Mapping[str, str]) -> str:
