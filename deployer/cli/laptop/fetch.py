@@ -82,7 +82,7 @@ def _show(done: Fetched) -> None:
         terminal.warn("it kept no file: if it reads from addresses without a copy, put the files in `data:`")
     if done.kept.left:
         terminal.show(f"not kept, because no file in it was downloaded (--keep NAME): {', '.join(done.kept.left)}")
-    _list("left: links that lead out of the folder", done.kept.outside)
+    _list("left: links that lead out of the folder, and unusual names", done.kept.outside)
     _list("these run code when they are loaded (pickles, code of a hub): read or trust them", done.kept.running)
     _list("a web page instead of a file", [each.url for each in done.downloads if each.is_page])
     _list("not answered", [f"{each.url}: {each.why}" for each in done.refusals])

@@ -108,6 +108,7 @@ class Fetched(NamedTuple):
         """Return the fields for ``--json``."""
         return {
             "job": self.job, "folder": str(self.folder), "ending": self.ending, "received": self.received,
+            "hosts": dict(self.hosts),
             "downloads": [{"url": each.url, "sha256": each.sha256, "size": each.size} for each in self.downloads],
             "refusals": [each._asdict() for each in self.refusals],
             "kept": {"home": self.kept.home, "job": self.kept.job, "left": self.kept.left},

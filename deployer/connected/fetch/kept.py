@@ -29,7 +29,8 @@ _CODE = re.compile(r"/(huggingface/modules|torch/hub/[^/]+)/.*\.py$")
 _PICKLES = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05", b"PK\x03\x04")
 #: The folder of the hub's files; names of its links beside it are those that programs use.
 _BLOBS = re.compile(r"/blobs/[^/]+$")
-_MOST = 1_000_000
+#: The most files, and the most characters of a path.
+_MOST, _LONGEST = 1_000_000, 800
 
 
 #: A number of files, and their bytes.
@@ -43,7 +44,7 @@ class KeptFiles(NamedTuple):
         home: names in HOME, with the number of files and bytes.
         job: the same in the job's folder.
         left: names in the job's folder in which no file was a download.
-        outside: links that lead to no file of the folder.
+        outside: links that lead to no file of the folder, and names that no link of a job can have.
         running: kept files that run code when they are loaded.
         digests: digests of kept files that have the size of a download.
     """
@@ -137,6 +138,9 @@ def _tree(
         below, size = os.path.relpath(path, source.folder), os.lstat(real).st_size
         # The hub's programs use links with names; the files that they lead to have none.
         nameless = real in source.linked and path == real and _BLOBS.search(real)
+        if not below.isprintable() or len(below) > _LONGEST or below.startswith("~"):
+            source.outside.add(below)  # a job cannot have a link with this name
+            continue
         if nameless or _TOOLS.search(below) or (not size and below.endswith(".lock")):
             continue
         place = target / below

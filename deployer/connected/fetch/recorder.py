@@ -9,6 +9,7 @@ import contextlib
 import http.client
 import ipaddress
 import os
+import re
 import socket
 import ssl
 import tempfile
@@ -34,7 +35,10 @@ _TRIES = 6
 #: Seconds to wait for answers after the program's end.
 _SETTLE = 10.0
 _CHUNK = 256 * 1024
-_MAX_BODY = 64 * 1024 * 1024  # of a request
+#: The most connections at once, bytes of a request's body, and different addresses that are recorded.
+_CONNECTIONS, _MAX_BODY, _MOST = 256, 64 * 1024 * 1024, 100_000
+_HOST = re.compile(r"[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*|\[[0-9a-fA-F:.]+\]")
+_HOST_HEADER = re.compile(rf"({_HOST.pattern})(:[0-9]{{1,5}})?")
 _REDIRECTED, _MOVED = (301, 302, 303, 307, 308), (301, 308)
 #: Headers that belong to one connection, and those by which a server would send another body than the file's.
 _HOP = {"connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade", "host"}
@@ -84,7 +88,8 @@ class Records:
     def ask(self, host: str) -> None:
         """Count a request."""
         with self._lock:
-            self.asked[host] = self.asked.get(host, 0) + 1
+            if host in self.asked or len(self.asked) < _MOST:
+                self.asked[host] = self.asked.get(host, 0) + 1
 
     def receive(self, count: int) -> None:
         """Count bytes from the network."""
@@ -94,18 +99,21 @@ class Records:
     def add(self, download: Download) -> None:
         """Record a body."""
         with self._lock:
-            self.downloads[download.url] = download
+            if len(self.downloads) < _MOST:
+                self.downloads[download.url] = download
             self.refusals.pop(download.url, None)
 
     def refuse(self, url: str, status: int, why: str) -> None:
         """Record a request without a file."""
         with self._lock:
-            self.refusals[self.name(url)] = Refusal(self.name(url), status, why)
+            if len(self.refusals) < _MOST:
+                self.refusals[self.name(url)] = Refusal(self.name(url), status, why)
 
     def lead(self, url: str, location: str) -> None:
         """Record that a host leads from an address to another."""
         with self._lock:
-            self.led[shown(location)] = self.name(url)
+            if len(self.led) < _MOST:
+                self.led[shown(location)] = self.name(url)
 
 
 class FetchRules(NamedTuple):
@@ -132,6 +140,7 @@ class Recorder:
         self._authority = trustme.CA()
         self._contexts: dict[str, ssl.SSLContext] = {}
         self._lock, self._local = threading.Lock(), threading.local()
+        self._places = threading.BoundedSemaphore(_CONNECTIONS)
         self._folder = tempfile.TemporaryDirectory(prefix="deployer-fetch-")
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._closed, self._active, self._idle = False, 0, threading.Condition()
@@ -182,12 +191,14 @@ class Recorder:
     def _accept(self, listener: socket.socket, secure: bool) -> None:
         with listener:
             while not self._closed:
+                self._places.acquire()
                 connection, _ = listener.accept()
                 threading.Thread(target=self._serve, args=(connection, secure), daemon=True).start()
 
     def _serve(self, connection: socket.socket, secure: bool) -> None:
         connection.settimeout(_TIMEOUT[1])
-        with contextlib.suppress(OSError):  # the program may close it at any time
+        with contextlib.ExitStack() as end, contextlib.suppress(OSError, ValueError):  # the program may send anything
+            end.callback(self._places.release)
             if secure:
                 outer = self._context("localhost")
                 outer.sni_callback = self._choose
@@ -195,9 +206,11 @@ class Recorder:
             with connection:
                 _Exchange(connection, "https" if secure else "http", self)
 
-    def _choose(self, connection: ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> None:
-        if name:
-            connection.context = self._context(name)
+    def _choose(self, connection: ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> int | None:
+        if not name or not _HOST.fullmatch(name):
+            return int(ssl.ALERT_DESCRIPTION_UNRECOGNIZED_NAME)
+        connection.context = self._context(name)
+        return None
 
     def _context(self, name: str) -> ssl.SSLContext:
         with self._lock:
@@ -258,17 +271,19 @@ class _Exchange(BaseHTTPRequestHandler):
     def _answer_one(self) -> None:
         self.is_begun = False
         host = (self.headers.get("Host") or "").strip().lower()
-        url = self.path if self.path.startswith("http://") else f"{self._scheme}://{host}{self.path}"
+        if not _HOST_HEADER.fullmatch(host) or not self.path.startswith("/"):
+            self.close_connection = True
+            self._send_error(400, "invalid request")
+            return
+        url, recorder = f"{self._scheme}://{host}{self.path}", self._recorder
         name = urlsplit(url).hostname or ""
-        recorder = self._recorder
         recorder.records.ask(name)
-        body = self._body()
         if not recorder.rules.private and recorder.is_private(name):
             recorder.records.refuse(url, 0, "it is in a private network (--private allows it)")
             self._send_error(403, "a host in a private network")
             return
         try:
-            with contextlib.closing(_Request(self, url, body, recorder)) as request:
+            with contextlib.closing(_Request(self, url, self._body(), recorder)) as request:
                 request.answer()
         except (*_CUT, DeployerError) as error:
             if isinstance(error, SpaceError):
@@ -284,14 +299,16 @@ class _Exchange(BaseHTTPRequestHandler):
         if "chunked" in (self.headers.get("Transfer-Encoding") or ""):
             return b"".join(self._chunks())
         length = int(self.headers.get("Content-Length") or 0)
-        return self.rfile.read(min(length, _MAX_BODY)) if length else None
+        if length > _MAX_BODY:
+            raise TransferError("it wanted to send more than 64 MiB")
+        return self.rfile.read(length) if length else None
 
     def _chunks(self) -> Iterator[bytes]:
         total = 0
         while size := int(self.rfile.readline(80).partition(b";")[0], 16):
             total += size
             if total > _MAX_BODY:
-                raise OSError("the request is too large")
+                raise TransferError("it wanted to send more than 64 MiB")
             yield self.rfile.read(size)
             self.rfile.readline(80)
         self.rfile.readline(80)

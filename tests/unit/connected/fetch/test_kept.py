@@ -101,3 +101,11 @@ def test_files_that_run_code_when_they_are_loaded_are_listed(folders: Folders) -
     folders.put(".cache/huggingface/modules/x/modeling.py", b"import os")
     kept = folders.keep()
     assert kept.running == [".cache/huggingface/modules/x/modeling.py", "m/pytorch_model.bin", "m/zip.pt"]
+
+
+@pytest.mark.parametrize("name", ["a\nb", "~x", "x" * 250 + "/" + "y" * 250 + "/" + "z" * 250 + "/" + "w" * 100])
+def test_names_that_no_link_can_have_are_left(folders: Folders, name: str) -> None:
+    folders.put(name)
+    folders.put("plain")
+    assert folders.keep().outside == [name]
+    assert folders.kept() == ["home/plain"]

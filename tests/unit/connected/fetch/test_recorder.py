@@ -2,6 +2,7 @@
 
 import hashlib
 import http.client
+import socket
 import ssl
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,7 +30,7 @@ class Program:
     """A program that reaches the recorder through doors on this machine."""
 
     def __init__(self, recorder: Recorder, ports: tuple[int, int]) -> None:
-        self._recorder, (self._secure, self._plain) = recorder, ports
+        self._recorder, (self._secure, self.plain) = recorder, ports
         self._context = ssl.create_default_context(cadata=recorder.certificate.decode())
 
     def get(self, url: str, method: str = "GET", **headers: str) -> Got:
@@ -38,7 +39,7 @@ class Program:
         if scheme == "https":
             connection: http.client.HTTPConnection = _Tls(host, self._secure, self._context)
         else:
-            connection = http.client.HTTPConnection("127.0.0.1", self._plain, timeout=20)
+            connection = http.client.HTTPConnection("127.0.0.1", self.plain, timeout=20)
         connection.request(method, "/" + path, headers={"Host": host, **headers})
         response = connection.getresponse()
         try:
@@ -246,3 +247,35 @@ def test_an_older_file_of_the_cache_is_not_taken_for_the_lock_s(start: Start, in
         program.get(f"https://{HOST}/a.bin")
     assert [seen.status for seen in internet.requests] == [200, 200]
     assert recorder.records.downloads == {}
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "GET / HTTP/1.1\r\nHost: a.example\\@127.0.0.1\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: user:word@a.example\r\n\r\n",
+        "GET http://127.0.0.1/ HTTP/1.1\r\nHost: a.example\r\n\r\n",
+        "GET / HTTP/1.1\r\n\r\n",
+        f"POST / HTTP/1.1\r\nHost: {PLAIN}\r\nContent-Length: x\r\n\r\n",
+        f"POST / HTTP/1.1\r\nHost: {PLAIN}\r\nContent-Length: 999999999999\r\n\r\n",
+        "\0\xff\n\n",
+    ],
+)
+def test_a_hostile_request_reaches_no_host(
+    start: Start, internet: Internet, lines: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program, recorder = start()
+    with socket.create_connection(("127.0.0.1", program.plain), 20) as connection:
+        connection.sendall(lines.encode("latin-1"))
+        while connection.recv(4096):
+            pass
+    recorder.settle()
+    assert internet.requests == []
+    assert program.get(f"http://{PLAIN}/b.bin").body == b"plain"
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_an_invalid_server_name_is_refused(start: Start) -> None:
+    program, _ = start()
+    with pytest.raises(OSError, match=r"unrecognized name|alert"):
+        program.get("https://-\\_$.example/x")
