@@ -10,6 +10,7 @@ from deployer.cli.laptop import settings
 from deployer.cli.laptop.deploy import say
 from deployer.cli.site import common
 from deployer.connected.fetch.fetch import Fetched, FetchRequest, fetch
+from deployer.connected.fetch.recorder import NO_FILE
 from deployer.connected.ground import user_settings
 from deployer.connected.image.definition.definition import load
 from deployer.contract.base.errors import UsageError
@@ -85,7 +86,7 @@ def _show(done: Fetched) -> None:
     _list("left: links that lead out of the folder, and unusual names", done.kept.outside)
     _list("these run code when they are loaded (pickles, code of a hub): read or trust them", done.kept.running)
     _list("a web page instead of a file", [each.url for each in done.downloads if each.is_page])
-    _list("not answered", [f"{each.url}: {each.why}" for each in done.refusals])
+    _list("not answered", [f"{each.url}: {each.why}" for each in done.refusals if each.why != NO_FILE])
     _list("different from the last fetch", done.changed)
     terminal.show(f"files: {done.folder}")
 

@@ -46,6 +46,10 @@ _CONDITIONS = ("range", "if-none-match", "if-modified-since", "if-range", "autho
 _CUT = (requests.exceptions.RequestException, urllib3.exceptions.HTTPError, http.client.HTTPException, OSError)
 
 
+#: Libraries ask a hub for files that a repository may have.
+NO_FILE = "the repository has no such file"
+
+
 class Refusal(NamedTuple):
     """A request that did not get a file.
 
@@ -474,7 +478,7 @@ def _words(code: int, headers: Mapping[str, str]) -> str:
         "GatedRepo": "it is gated: accept its terms on its page, and log in (hf auth login, or HF_TOKEN)",
         "RevisionNotFound": "the hub has no such revision",
         "RepoNotFound": "the hub has no such repository, or only for people who are logged in",
-        "EntryNotFound": "the repository has no such file",
+        "EntryNotFound": NO_FILE,
     }.get(headers.get("x-error-code", ""))
     known = {401: "it requires a login", 403: "it forbids that", 404: "it is gone (not found)", 410: "it is gone"}
     return reason or known.get(code, f"the server answered with status {code}")
