@@ -39,6 +39,7 @@ from deployer.connected.linker.index import Bundle
 from deployer.connected.linker.job_filesystem import Files
 from deployer.connected.linker.jobs import LinkedJob
 from deployer.connected.linker.process import Overlay, Process
+from deployer.connected.site_profile.launch import apart
 from deployer.connected.site_profile.plan import make_plan, make_plans
 from deployer.connected.site_profile.profile import Profile
 from deployer.contract.base import json_records, records
@@ -212,7 +213,8 @@ def _verdict(bundle: Bundle, profile: Profile, partition: str | None, how: Check
         checked = judged([*checked.findings, *rehearsed.required(bundle, profile)], how.accept)
     except (Refused, Unknown) as error:
         findings = [site.no_plan(profile, error)]
-        findings += inside.suggested(findings, profile.name, bundle.manifest, index.of_image(bundle, how.cache))
+        if not (profile.partitions and apart(profile, profile.partition(partition)[1])):
+            findings += inside.suggested(findings, profile.name, bundle.manifest, index.of_image(bundle, how.cache))
         return Verdict(label, profile.name, partition or "", judged(findings, how.accept))
     return Verdict(label, plan.site, plan.partition, checked, plan._replace(checked=checked))
 
@@ -253,7 +255,7 @@ def _of_job(linked: LinkedJob, case: Case, rules: programs.Rules) -> Iterator[Fi
     if any(finding.code == commands.CODE for finding in findings):  # more detailed than link.program
         findings = [finding for finding in findings if finding.code != "link.program"]
     yield from findings
-    if case.plan.launch != plans.INSIDE:
+    if case.plan.inside:
         yield from inside.suggested(findings, case.plan.site, case.manifest, case.image)
 
 

@@ -11,6 +11,8 @@ from deployer.contract.site.plan import MPICH_ABI, NO_MPI, OPENMPI
 SRUN = "srun"
 #: Launchers of a site, which start the ranks of any MPI, with the batch system that each is for.
 _OF_SITE = {name: kind for kind, each in WORDS.items() for name in each.launchers}
+#: Those whose job.sh runs on a launch node, from which only they reach the job's nodes.
+_APART = ("jsrun",)
 
 #: The Slurm PMI types that each MPI family supports, best first. Open MPI supports PMI-2 only if version 4 was built
 #: with Slurm's library, which cannot be detected. ParaStation's psslurm calls its PMI-1 pspmi and its PMIx pspmix.
@@ -63,7 +65,7 @@ def choose(profile: Profile, name: str, partition: Partition, mpi: Mpi | None, a
     """
     pmi = partition.pmi
     kind = profile.scheduler.kind if profile.scheduler else None
-    own = next((each for each in partition.launchers if each in _OF_SITE and kind == _OF_SITE[each]), None)
+    own = _offered(partition, kind)
     launcher: str | None = partition.launcher or (own if pmi is None or own == "pals" else SRUN)
     if launcher in _OF_SITE:
         return _of_site(profile, launcher, kind, pmi, "none" if abi == NO_MPI else mpi.family if mpi else "")
@@ -94,6 +96,17 @@ def choose(profile: Profile, name: str, partition: Partition, mpi: Mpi | None, a
     if launcher == SRUN:
         return Way(SRUN, pmi or "", None)
     return Way(launcher, "", f"{mpi.prefix}/{mpi.launcher}" if mpi and mpi.launcher else None)
+
+
+def apart(profile: Profile, partition: Partition) -> str | None:
+    """Return the launcher that alone reaches a job's nodes; None if the image's own launcher may start ranks there."""
+    kind = profile.scheduler.kind if profile.scheduler else None
+    launcher = partition.launcher or _offered(partition, kind)
+    return launcher if launcher in _APART else None
+
+
+def _offered(partition: Partition, kind: str | None) -> str | None:
+    return next((each for each in partition.launchers if each in _OF_SITE and kind == _OF_SITE[each]), None)
 
 
 def _of_site(profile: Profile, launcher: str, kind: str | None, pmi: str | None, family: str) -> Way:

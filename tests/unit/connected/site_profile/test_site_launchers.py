@@ -15,8 +15,9 @@ import pytest
 from deployer.connected.bundle.pyz import make_pyz
 from deployer.connected.site_profile import plan as planning
 from deployer.connected.site_profile.profile import Profile, load
+from deployer.contract.base.errors import Refused
 from deployer.contract.bundle.job import Job
-from deployer.contract.site.plan import MPICH_ABI, NO_MPI, NodeShape, Plan, StartOption
+from deployer.contract.site.plan import MPICH_ABI, NO_MPI, OPENMPI, NodeShape, Plan, StartOption
 from deployer.site.run import run
 from deployer.site.run.prepare import placeholders, start_option
 from deployer.site.run.prepare.request import RunRequest
@@ -208,3 +209,15 @@ def test_summit_starts_ranks_with_jsrun(tmp_path: Path, monkeypatch: pytest.Monk
     assert not any(word in text for word in ("span[", "affinity[", "-gpu", "#BSUB -n "))
     shared = of_site(site("lsf", node=node, launchers=["jsrun"]), "normal", 84, 1, tmp_path / "shared")
     assert "-a 84 -c 21 -g 6 -b packed:smt:1" in shared
+
+
+@pytest.mark.parametrize("which", [{"launchers": ["jsrun"]}, {"launcher": "jsrun"}])
+@pytest.mark.parametrize("abi", [MPICH_ABI, OPENMPI])
+def test_jsrun_alone_reaches_the_nodes_so_no_launcher_of_an_image_is_planned(which: dict[str, Any], abi: str) -> None:
+    node = {"sockets": 2, "cores": 42, "threads_per_core": 4, "memory_total_mb": 524288}
+    with pytest.raises(Refused, match="only jsrun reaches the job's nodes"):
+        planning.make_plan(site("lsf", node=node, launch="inside", **which), "hello:1", [abi], "normal")
+    outside = planning.make_plan(site("lsf", node=node, **which), "hello:1", [abi], "normal")
+    assert (outside.launch, outside.inside) == ("outside", None)
+    without = planning.make_plan(site("lsf", node=node, launch="inside", **which), "hello:1", [NO_MPI], "normal")
+    assert without.start_options[0].launcher == "jsrun"
