@@ -74,9 +74,12 @@ def read(folder: Path) -> dict[str, FetchedJob]:
     path = str(folder / FILE)
     if not files.exists(path):
         return {}
-    fields = json_records.loads(files.read_bytes(path), _SCHEMA, path)
     try:
+        fields = json_records.loads(files.read_bytes(path), _SCHEMA, path)
         return {name: _job(item) for name, item in fields.record["jobs"].items()}
+    except UsageError as error:
+        error.hint = error.hint or _HINT
+        raise
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UsageError(f"{path} is not a lock of `fetch`: {error!r}", _HINT) from error
 
