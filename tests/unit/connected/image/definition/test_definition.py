@@ -69,8 +69,9 @@ def test_defaults_and_the_order_of_jobs(tmp_path: Path) -> None:
 
 
 def test_jobs_go_into_a_manifest_as_json(tmp_path: Path) -> None:
-    job = load(write(tmp_path, MINIMAL)).jobs["second"].model_dump()
-    assert json.loads(json.dumps(job)) == {
+    (_, job) = load(write(tmp_path, MINIMAL)).own_jobs
+    assert json.loads(json.dumps(job._asdict())) == {
+        "name": "second",
         "command": ["true"], "nodes": 4, "ranks_per_node": 1, "threads": 1, "time": "1-00:00:00",
         "workdir": None,
         "stdin": None,
