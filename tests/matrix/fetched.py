@@ -160,7 +160,7 @@ PACKAGES = {
         "requests",
     ),
 }  # fmt: skip
-_SECONDS = 900
+_SECONDS = 240
 
 
 @dataclass
