@@ -25,6 +25,7 @@ GROUPS = {
         Command("lint", "laptop.definitions", "check a definition, its Dockerfile and its built layers",
                 "bundles/trained"),
         Command("build", "laptop.build", "build a definition's image in the Docker engine", "bundles/trained"),
+        Command("fetch", "laptop.fetch", "run a job once with internet, and keep what it downloads", "bundles/trained"),
         Command("schema", "laptop.definitions", "print the keys of bundle.yaml, as a JSON schema or a table",
                 "--table"),
     ),

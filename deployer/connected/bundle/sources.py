@@ -43,9 +43,11 @@ def from_definition(
     if definition.is_data:
         return Contents(definition.name, definition.version, None, data=definition.data_folders)
     from deployer.connected.image.bases import alone
+    from deployer.connected.image.definition import fetched
     from deployer.connected.image.lint import lint
     from deployer.connected.image.wheelhouse import wheelhouse
 
+    fetched.check(definition.folder, definition.fetched)
     file = alone.ready(definition)
     variants: dict[str, Path] = {}
     if file is None:

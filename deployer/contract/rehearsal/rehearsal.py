@@ -599,17 +599,12 @@ class _Judgement:
         groups = self._asked()
         # A library that tries several mirrors in turn wants only one thing.
         wanted: Dict[Tuple[str, Optional[CodeFrame]], Tuple[Offline, List[str], List[Observation]]] = {}
-        known: List[Offline] = []
         with_place = {name for name, place, _ in groups if place is not None}
         for (name, place, _), group in groups.items():
             if place is None and name in with_place:  # a native program's request for a host that Python also requested
                 continue
             asked = self._wanted(name, group)
-            offline = downloads.recognise(asked)
-            if offline is None:
-                offline = downloads.general(asked)
-            elif offline.prepare:
-                known.append(offline)
+            offline = downloads.recognise(asked) or downloads.general(asked)
             _, names, whole = wanted.setdefault((offline.what, place), (offline, [], []))
             if self.cause in group:
                 names.insert(0, name)
@@ -625,7 +620,7 @@ class _Judgement:
                 what += " (also at {})".format(", ".join(names[1:]))
             made = self._made(NETWORK_CODE, group, names[0] or "an address", what=what, remedy=offline.remedy)
             asks = any(item.about.get("still") for item in group)
-            if self.waits and (asks or offline in known):
+            if self.waits and (asks or offline.waits):
                 why = "it still asked for that" if asks else "it may wait for that"
                 still = f"{made.finding.message}; it had made no step when the time was over: {why}"
                 made = made._replace(finding=made.finding._replace(severity=ERROR, message=still))
@@ -638,23 +633,10 @@ class _Judgement:
             about.update(item.about)
             if item.kind == seen.ADDRESS:
                 about["port"] = item.what.rpartition(" ")[2]
-        first = next((item for item in group if item.stack), group[0])
         longest = max((item.stack for item in group), key=len)
         url = next((item.what for item in group if item.kind == seen.URL), "")
         url = url or about.get("url", "") or about.get("fullurl", "")
-        process = self.processes.get(first.process, {})
-        home, folder = process.get("home", ""), process.get("folder", "")
-        return Wanted(name, url, about, longest, home, folder, self.job)
-
-    def _of_write(self, what: str, group: Sequence[Observation], stopped: bool) -> Reached:
-        """Return the finding about a write, with the library that would keep a download there and its remedy."""
-        offline = downloads.recognise(self._wanted("", group))
-        how = self._thrown(stopped)
-        if offline is None or not offline.prepare:
-            return self._made("rehearse.readonly", group, what, path=what, how=how, job=JOB)
-        found = self._made("rehearse.readonly", group, what, path=what, how=f"; for {offline.what}{how}", job=JOB)
-        remedied = found.finding._replace(remedy=_escaped(offline.remedy))
-        return found._replace(finding=remedied, prepare=offline.prepare, definition=offline.definition)
+        return Wanted(name, url, about, longest, self.job)
 
     def _others(self) -> Iterable[Reached]:
         """Yield the findings about files, programs, libraries and daemons."""
@@ -666,7 +648,7 @@ class _Judgement:
             if kind == seen.WRITE and _USUAL_WRITES.search(what) and not stopped:
                 continue
             if kind == seen.WRITE:
-                yield self._of_write(what, group, stopped)
+                yield self._made("rehearse.readonly", group, what, path=what, how=self._thrown(stopped), job=JOB)
             elif kind == seen.PROGRAM:
                 usual = WARNING if self._is_of_program(group) else NOTE  # matplotlib tries fc-list but does not need it
                 remedy = remedies.of_program(what)
@@ -752,10 +734,7 @@ class _Judgement:
             return Reached(made, True, end.stack, known.prepare, known.definition)
         elif _DOWNLOAD.search(text) or "not found" in text:
             # A library may search for files without opening them: torchvision without download=True.
-            offline = downloads.recognise(self._wanted("", [end]))
-            if offline is not None and offline.prepare:
-                made = _finding("rehearse.missing", subject, ERROR, path=offline.what, how=how, remedy=offline.remedy)
-                return Reached(made, True, end.stack, offline.prepare, offline.definition)
+            made = _finding("rehearse.missing", subject, ERROR, path="a download", how=how, remedy=_LATER_REMEDY)
         return Reached(made, True, end.stack)
 
     def ended(self) -> Reached:
@@ -775,6 +754,10 @@ _FILES_IN_MEMORY = (
     "has there, if the site keeps /tmp in memory"
 )
 _FILES_REMEDY = "write large files to the job's folder, or bind a folder of a disk: --bind SRC:DST"
+_LATER_REMEDY = (
+    "it expects what an earlier program downloads: give the job that program's command (`fetch:` in the definition) "
+    "and run deployer fetch, or put the files in the bundle (`data:` and `links`)"
+)
 _MODULE_REMEDY = "install the package in the image, or add it to the wheels of the definition"
 
 

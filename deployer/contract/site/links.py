@@ -17,7 +17,7 @@ MOST = 10_000
 _SOURCES = {"data": DATA, "app": APP}
 _MAX_PATH = 1000
 #: Names in the job's folder that are not for the program.
-_OURS = (
+OURS = (
     "job.sh", "job.json", "job_id", "result.json", "payload.json", "output.log", "checkpoint", "next", "hosts", "ranks",
     "inside", "agent", "environment", "machines", "rehearsal", "rehearsal-hook",
 )  # fmt: skip
@@ -48,7 +48,7 @@ def check_place(place: str) -> str:
             f"links: invalid place: {place!r}", "write ~, ~/PATH, or a path below the job's folder, without .."
         )
     first = below.split("/")[0]
-    if not place.startswith(HOME) and (first in _OURS or first.startswith(".")):
+    if not place.startswith(HOME) and (first in OURS or first.startswith(".")):
         raise UsageError(f"links: {first!r} is a name of the job's folder itself: {place!r}", "use another name")
     return place
 

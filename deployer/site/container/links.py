@@ -2,7 +2,7 @@
 
 import os
 import stat
-from typing import Iterator, List, Mapping, Tuple
+from typing import List, Mapping, NamedTuple, Tuple
 
 from deployer.contract.base.errors import Refused, UsageError
 from deployer.contract.site import links
@@ -19,17 +19,42 @@ def resolve(
 ) -> List[Tuple[str, str]]:
     """Return a place and a container path for each file of a job's links.
 
+    If a source has too many files, its largest folders without subfolders are linked whole. They are read-only then.
+
     Raises:
         UsageError: a source does not exist, or is neither a file nor a folder.
         Refused: there are too many files.
     """
     resolved: List[Tuple[str, str]] = []
     for place, source in asked.items():
-        for below in _files(_on_host(installed, carriers, source), source):
-            resolved.append((place + below, links.target(source) + below))
-            if len(resolved) > links.MOST:
-                raise _too_many(source, links.MOST, "files")
+        found = _folded(_folders(_on_host(installed, carriers, source), source), links.MOST - len(resolved))
+        resolved += [(place + below, links.target(source) + below) for below in found]
+        if len(resolved) > links.MOST:
+            raise _too_many(source, links.MOST, "files")
     return resolved
+
+
+class _Folder(NamedTuple):
+    """A folder of a source: its path below the source, its files' names, and whether it has subfolders."""
+
+    below: str
+    files: List[str]
+    has_folders: bool
+
+
+def _folded(folders: List[_Folder], most: int) -> List[str]:
+    """Return the paths to link, sorted: files, and folders in place of their files if there are more than ``most``."""
+    whole, total = set(), sum(len(folder.files) for folder in folders)
+    for folder in sorted(folders, key=lambda each: -len(each.files)):
+        if total <= most or len(folder.files) < 2:
+            break
+        if not folder.has_folders and folder.below:
+            whole.add(folder.below)
+            total -= len(folder.files) - 1
+    found = list(whole)
+    for folder in folders:
+        found += [] if folder.below in whole else folder.files
+    return sorted(found)
 
 
 def _too_many(source: str, most: int, what: str) -> Refused:
@@ -58,25 +83,35 @@ def _on_host(installed: InstalledImage, carriers: List[InstalledData], source: s
     return os.path.join(folder, rest) if rest else folder
 
 
-def _files(path: str, source: str) -> Iterator[str]:
-    """Yield the files below ``path``, each after a slash; yield an empty text if ``path`` itself is a file."""
-    pending, folders = [""], 0
+def _folders(path: str, source: str) -> List[_Folder]:
+    """Return the folders at and below ``path`` with their files, each path after a slash; a file is an empty path."""
+    top = files.status(path, follow=False)
+    if top is None:
+        raise UsageError(
+            "links: the bundle has no %s" % source, "correct `links` in the definition, or push a bundle that has it"
+        )
+    if stat.S_ISREG(top.st_mode):
+        return [_Folder("", [""], False)]
+    if not stat.S_ISDIR(top.st_mode):
+        raise _odd(source)
+    found: List[_Folder] = []
+    pending = [""]
     while pending:
         below = pending.pop()
-        state = files.status(path + below, follow=False)
-        if state is None:
-            raise UsageError(
-                "links: the bundle has no %s" % (source + below),
-                "correct `links` in the definition, or push a bundle that has it",
-            )
-        if stat.S_ISREG(state.st_mode):
-            yield below
-        elif stat.S_ISDIR(state.st_mode):
-            folders += 1
-            if folders > _FOLDERS * links.MOST:
-                raise _too_many(source, _FOLDERS * links.MOST, "folders")
-            pending += [f"{below}/{name}" for name in reversed(files.names(path + below))]
-        else:
-            raise UsageError(
-                "links: %s is neither a file nor a folder" % (source + below), "install or push the bundle again"
-            )
+        if len(found) > _FOLDERS * links.MOST:
+            raise _too_many(source, _FOLDERS * links.MOST, "folders")
+        own: List[str] = []
+        folders: List[str] = []
+        for name in files.names(path + below):
+            child = f"{below}/{name}"
+            mode = os.lstat(path + child).st_mode
+            if not stat.S_ISDIR(mode) and not stat.S_ISREG(mode):
+                raise _odd(source + child)
+            (folders if stat.S_ISDIR(mode) else own).append(child)
+        found.append(_Folder(below, own, bool(folders)))
+        pending += folders
+    return found
+
+
+def _odd(path: str) -> UsageError:
+    return UsageError("links: %s is neither a file nor a folder" % path, "install or push the bundle again")

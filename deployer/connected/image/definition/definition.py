@@ -10,6 +10,7 @@ from pydantic import AfterValidator, ConfigDict, Field, PrivateAttr, ValidationI
 
 from deployer.connected.ground.yaml_model import KeyPath, Model, Problems, Sha256, form, load_model, unless_refused
 from deployer.connected.image.definition import dockerfile as dockerfiles
+from deployer.connected.image.definition import fetched
 from deployer.contract.base import variables
 from deployer.contract.base.errors import UsageError
 from deployer.contract.bundle.job import MOST_GPUS, Job, check_stdin, check_time, check_workdir
@@ -197,12 +198,13 @@ class JobDefinition(Model):
             ``ranks_per_node`` times; or one process, with the CPUs and the memory of ``ranks_per_node`` ranks
         gpus: number of GPUs that each rank sees, ``1``, with ``launch: ranks``; ``0``: none are requested; default:
             all of the job's on its node
+        fetch: the command that `deployer fetch` runs, instead of ``command``: ``[python3, /deployer/app/download.py]``
         links: files and folders of the bundle where the program looks for them: ``~/PATH`` in the private HOME
             (``~``: a folder with all its files), or a path below the job's folder; each leads to
             ``data/NAME/PATH`` or ``app/PATH``
     """
 
-    many_lines = frozenset({"command", "environment"})
+    many_lines = frozenset({"command", "environment", "fetch"})
     variables = frozenset({"environment"})
 
     command: list[str] = Field(min_length=1)
@@ -218,6 +220,7 @@ class JobDefinition(Model):
     launch: Literal["ranks", "torchrun", "node"] = "ranks"
     gpus: int | None = Field(default=None, ge=0, le=MOST_GPUS)
 
+    fetch: list[str] = []
     links: dict[str, str] = {}
 
     @model_validator(mode="after")
@@ -301,6 +304,7 @@ class Definition(Model):
     jobs: dict[BundleName, JobDefinition] = {}
 
     _folder: Path = PrivateAttr(default=Path())
+    _fetched: dict[str, fetched.FetchedJob] = PrivateAttr(default={})
 
     @field_validator("dockerfile")
     @classmethod
@@ -425,13 +429,33 @@ class Definition(Model):
 
     @property
     def own_jobs(self) -> list[Job]:
-        """Return the jobs in the form that a bundle contains."""
-        return [Job(name, **job.model_dump()) for name, job in self.jobs.items()]
+        """Return the jobs in the form that a bundle contains, with links to their fetched files."""
+        made = []
+        for name, job in self.jobs.items():
+            fields = job.model_dump(exclude={"fetch"})
+            if known := self._fetched.get(name):
+                fields["links"] = linked.check({**known.links(name), **job.links})
+                fields["environment"] = {**known.environment, **job.environment}
+            made.append(Job(name, **fields))
+        return made
 
     @property
     def data_folders(self) -> dict[str, Path]:
         """Return the data folders that the bundle contains, by name."""
-        return {name: self._folder / data.folder for name, data in self.data.items() if data.folder is not None}
+        own = {name: self._folder / data.folder for name, data in self.data.items() if data.folder is not None}
+        return {**own, **({fetched.FOLDER: self._folder / fetched.FOLDER} if self._fetched else {})}
+
+    @property
+    def fetched(self) -> dict[str, fetched.FetchedJob]:
+        """Return what was fetched, by job."""
+        return self._fetched
+
+    def to_fetch(self, job: str) -> "Definition":
+        """Return the definition with one job, as `fetch` runs it: with its command for that, without fetched files."""
+        own = self.jobs[job]
+        made = self.model_copy(update={"jobs": {job: own.model_copy(update={"command": own.fetch or own.command})}})
+        made._fetched = {}
+        return made
 
     @property
     def folder(self) -> Path:
@@ -499,6 +523,9 @@ def load(path: str | Path) -> Definition:
     file = _find(Path(path))
     definition = load_model(Definition, file, "a definition (bundle.yaml)")
     definition._folder = file.parent
+    definition._fetched = {name: job for name, job in fetched.read(file.parent).items() if name in definition.jobs}
+    if definition._fetched and fetched.FOLDER in definition.data:
+        raise UsageError(f"{file}: data: {fetched.FOLDER} is the name of what `fetch` downloaded", "rename it")
     if definition.dockerfile_path is None:
         # Refuse a context without a Dockerfile, or another name of it, because only the base would be built.
         if definition.context:

@@ -17,7 +17,15 @@ from deployer.connected.ground import caches
 from deployer.connected.ground.locked_folder import REHEARSAL, LockedFolder
 from deployer.connected.rehearse.ask.crossing import LOG
 from deployer.connected.rehearse.ask.request import RehearsalRequest, job_of
-from deployer.connected.rehearse.world import far_launcher, far_shell, limits, machine, own_paths, simulated_plan
+from deployer.connected.rehearse.world import (
+    doors,
+    far_launcher,
+    far_shell,
+    limits,
+    machine,
+    own_paths,
+    simulated_plan,
+)
 from deployer.connected.rehearse.world.namespaces import SYSCTL
 from deployer.connected.rehearse.world.node import OUT
 from deployer.connected.rehearse.world.simulated_plan import SITE, RehearsedLayout
@@ -70,6 +78,22 @@ class SiteTools(NamedTuple):
     ch_run: Path
 
 
+class Online(NamedTuple):
+    """The internet of a job, for `fetch`.
+
+    Attributes:
+        doors: the socket of the program that answers for the internet.
+        home: the folder that is the job's HOME.
+        environment: variables of the job.
+        until: end the job when it prints this text; empty: never.
+    """
+
+    doors: str
+    home: str
+    environment: Mapping[str, str]
+    until: str = ""
+
+
 class Rehearsed(NamedTuple):
     """The result of a rehearsal.
 
@@ -110,13 +134,16 @@ def no_bar(what: str) -> contextlib.nullcontext[None]:
     return contextlib.nullcontext()
 
 
-def rehearse(request: RehearsalRequest, tools: SiteTools, tell: Any, bar: _Bar = no_bar) -> Rehearsed:
+def rehearse(
+    request: RehearsalRequest, tools: SiteTools, tell: Any, bar: _Bar = no_bar, online: Online | None = None
+) -> Rehearsed:
     """Run a job on a simulated site to its end or its time limit.
 
     Args:
         tools: the programs for the simulated site.
         tell: receives progress messages.
         bar: shows the progress of installs.
+        online: the internet of the job, which has one node; None: there is none.
 
     Raises:
         UsageError: the bundle has no such job, or a number is invalid.
@@ -150,11 +177,11 @@ def rehearse(request: RehearsalRequest, tools: SiteTools, tell: Any, bar: _Bar =
         installed = site.install(request.bundle, tell)
         with _alone(root.parent / "lock"):
             site.take(manifest, wanted, request, installed, memory_mb)
-            folder = site.prepare(request, wanted, manifest, job, installed["digest"])
+            folder = site.prepare(request, wanted, manifest, job, installed["digest"], online)
         where = counted(wanted.nodes, "simulated node")
         tell(f"running {job.name} on {where}, {request.seconds} s at most")
         layered = _layered(Path(installed["folder"]), site.carriers(folder), request.site)
-        report = site.run(request, wanted, folder, memory_mb, layered)
+        report = site.run(request, wanted, folder, memory_mb, layered, online)
     if report.stopped.startswith(limits.FILLED):
         _clear(folder)
     return Rehearsed(
@@ -258,13 +285,16 @@ class _Site:
             (self._world / "bin" / far_launcher.SLURM).write_text(json.dumps(of_slurm))
 
     def prepare(
-        self, request: RehearsalRequest, wanted: RehearsedLayout, manifest: Manifest, job: Job, digest: str
-    ) -> Path:
+        self, request: RehearsalRequest, wanted: RehearsedLayout, manifest: Manifest, job: Job, digest: str,
+        online: Online | None,
+    ) -> Path:  # fmt: skip
         """Make the job's folder with the site's `run` and the rehearsal's folders, and return it."""
         minutes, seconds = divmod(request.seconds, 60)
         words = ["run", "--json", "--dry-run", "--plan", SITE, *(f"--bind={bind}" for bind in request.binds)]
         words += [f"--nodes={wanted.nodes}", f"--ranks-per-node={wanted.ranks_per_node}", f"--threads={wanted.threads}"]
         words += [f"--time={minutes // 60:02}:{minutes % 60:02}:{seconds:02}"]
+        if online:
+            words += [f"--home={online.home}", *(f"--env={name}={value}" for name, value in online.environment.items())]
         image = f"{manifest.name}@{digest.rpartition(':')[2]}"
         words += [image, *([job.name] if manifest.jobs else []), "--", *request.extra]
         folder = Path(self._ask(words, _QUICK)["folder"])
@@ -276,23 +306,26 @@ class _Site:
 
     def run(
         self, request: RehearsalRequest, wanted: RehearsedLayout, folder: Path, memory_mb: int | None,
-        layered: Sequence[str],
+        layered: Sequence[str], online: Online | None,
     ) -> WorldReport:  # fmt: skip
         """Run the job on the simulated site. Its changes in the folders of ``layered`` are discarded at the end."""
+        writable = [str(folder), str(self._world / "site"), *map(own_paths.source, request.binds)]
         programs = (self._root, self._ch_run.parent, own_paths.bytecode(), *(folder / name for name in _JOB_PROGRAMS))
         order = WorldOrder(
             parent=os.getpid(),
             nodes=wanted.nodes,
             folder=str(self._world),
             readable=[*map(str, programs), *own_paths.python()],
-            writable=[str(folder), str(self._world / "site"), *map(own_paths.source, request.binds)],
+            writable=[*([online.home] if online else []), *writable],
             fixed=[str(folder / name) for name in _SCRIPTS_OWN],
             seen=str(_observed(self._root, folder)),
             job=str(folder),
             words=["/usr/bin/timeout", f"--kill-after={_PATIENCE}", str(request.seconds), *_JOB],
             memory_mb=memory_mb * wanted.ranks_per_node if memory_mb else None,
-            observer=_observer(folder, wanted.nodes),
+            observer=_observer(folder, wanted.nodes, online),
             layered=layered,
+            doors=online.doors if online else "",
+            until=online.until if online else "",
         )
         own = process.base_environment("LC_CTYPE")
         own["PYTHONPATH"] = str(own_paths.package().parent)
@@ -393,10 +426,11 @@ def _shorten(path: Path) -> None:
         os.truncate(stream.fileno(), _MAX_LOG)
 
 
-def _observer(folder: Path, nodes: int) -> list[str]:
+def _observer(folder: Path, nodes: int, online: Online | None) -> list[str]:
     """Return the command that starts a node's observer."""
     peers = [word for address in machine.addresses(nodes).values() for word in ("--peer", address)]
     words = [sys.executable, "-S", "-m", "deployer.connected.rehearse.watch.observer", "--out", OUT, "--node", NODE]
+    words += ["--answer", doors.ADDRESS] if online else []
     # /tmp is the node's own
     return [*words, *peers, "--log", str(folder / LOG), "--measure", "/tmp", "--measure", str(folder)]  # noqa: S108
 

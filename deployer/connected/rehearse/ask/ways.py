@@ -18,6 +18,7 @@ from deployer.contract.site.plan import CHARLIECLOUD_FOLDER, CHARLIECLOUD_START,
 from deployer.system.trust.verify import begin, opened
 
 if TYPE_CHECKING:
+    from deployer.connected.rehearse.ask.rehearse import Online
     from deployer.connected.site_profile.profile import Profile
 
 WAYS = (NAMESPACES, DOCKER)
@@ -50,6 +51,17 @@ def rehearsed(
 
     tools = SiteTools(make_pyz(), _ch_run(tell))
     return judge(rehearse(request, tools, tell, progress.far_bar), tuple(accepted))
+
+
+def online(request: RehearsalRequest, internet: Online, tell: Callable[[str], None]) -> Judged:
+    """Run a job on a simulated site with internet. Raises as ``rehearsed``, without Docker."""
+    if forbidden := namespaces.forbidden():
+        raise Refused(f"this machine cannot simulate a site: {forbidden}", _remedy())
+    from deployer.connected.bundle.pyz import make_pyz
+    from deployer.connected.rehearse.ask.outcome import judge
+    from deployer.connected.rehearse.ask.rehearse import SiteTools, rehearse
+
+    return judge(rehearse(request, SiteTools(make_pyz(), _ch_run(tell)), tell, progress.far_bar, internet))
 
 
 def usual(

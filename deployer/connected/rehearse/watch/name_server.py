@@ -1,7 +1,8 @@
 """The name server of a node without a network: it records each name and answers that the name does not exist.
 
 Programs then continue at once, with the same error as on a site whose name server knows no outside hosts. Names of the
-rehearsal's own nodes are in ``/etc/hosts``, so they are not looked up here.
+rehearsal's own nodes are in ``/etc/hosts``, so they are not looked up here. For `fetch`, all names have the address of
+the node's doors instead.
 """
 
 import contextlib
@@ -14,9 +15,12 @@ from typing import NamedTuple
 
 PORT = 53
 _HEADER = struct.Struct("!6H")
-_NXDOMAIN, _FORMAT_ERROR = 3, 1
+_NXDOMAIN = 3
 _ANSWER, _RECURSION = 0x8000, 0x0180  # answers; recursion desired and available
 _OPCODE = 0x7800
+_TYPE_A, _CLASS_IN = 1, 1
+#: A pointer to the name in the question, the type and class, the seconds to keep it, and the size of an address.
+_ADDRESS = struct.pack("!HHHIH", 0xC000 | _HEADER.size, _TYPE_A, _CLASS_IN, 60, 4)
 _MAX_NAME = 253
 #: The maximum number of open connections. Questions over TCP are rare.
 _MAX_CONNECTIONS = 32
@@ -32,15 +36,19 @@ class Question(NamedTuple):
 
     Attributes:
         name: the host name, in lower case, without the final dot.
-        answer: the bytes of the answer that the name does not exist.
+        answer: the bytes of the answer.
     """
 
     name: str
     answer: bytes
 
 
-def read(message: bytes) -> Question | None:
-    """Return the question in a message (RFC 1035), or None if it is not one."""
+def read(message: bytes, address: str = "") -> Question | None:
+    """Return the question in a message (RFC 1035), or None if it is not one.
+
+    Args:
+        address: the address of all outside names; empty: they do not exist.
+    """
     if len(message) < _HEADER.size:
         return None
     number, flags, count, *_ = _HEADER.unpack_from(message)
@@ -56,16 +64,29 @@ def read(message: bytes) -> Question | None:
     name = ".".join(labels).lower()
     if at + 5 > len(message) or not 0 < len(name) <= _MAX_NAME:
         return None
-    header = _HEADER.pack(number, _ANSWER | _RECURSION | _NXDOMAIN, 1, 0, 0, 0)
-    return Question(name, header + message[_HEADER.size : at + 5])
+    asked = message[_HEADER.size : at + 5]
+    if not address or is_own(name):
+        return Question(name, _HEADER.pack(number, _ANSWER | _RECURSION | _NXDOMAIN, 1, 0, 0, 0) + asked)
+    has_address = asked.endswith(struct.pack("!HH", _TYPE_A, _CLASS_IN))
+    header = _HEADER.pack(number, _ANSWER | _RECURSION, 1, int(has_address), 0, 0)
+    return Question(name, header + asked + (_ADDRESS + socket.inet_aton(address) if has_address else b""))
+
+
+def is_own(name: str) -> bool:
+    """Return whether a name is not that of an outside host."""
+    return ("." + name).endswith(_OWN)
 
 
 class NameServer:
     """Answers questions on port 53 of one address."""
 
-    def __init__(self, asked: NameAsked, address: str = "127.0.0.1", port: int = PORT) -> None:
-        """Start to listen. Raises OSError if the port is in use or may not be used."""
-        self._asked = asked
+    def __init__(self, asked: NameAsked, address: str = "127.0.0.1", port: int = PORT, answer: str = "") -> None:
+        """Start to listen; ``answer`` is the address of all outside names, empty: they do not exist.
+
+        Raises:
+            OSError: the port is in use or may not be used.
+        """
+        self._asked, self._answer = asked, answer
         self._datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         self._listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         self._open: dict[int, tuple[socket.socket, int, bytearray]] = {}
@@ -97,7 +118,7 @@ class NameServer:
         size = int.from_bytes(data[:2], "big") if len(data) >= 2 else 65536
         if chunk and len(data) < 2 + size:
             return True
-        question = read(bytes(data[2 : 2 + size]))
+        question = read(bytes(data[2 : 2 + size]), self._answer)
         if question is not None:
             self._note(question.name, port, True)
             with contextlib.suppress(OSError):
@@ -112,7 +133,7 @@ class NameServer:
     def _datagram(self) -> None:
         with contextlib.suppress(OSError):
             message, sender = self._datagrams.recvfrom(4096)
-            question = read(message)
+            question = read(message, self._answer)
             if question is not None:
                 self._note(question.name, sender[1], False)
                 self._datagrams.sendto(question.answer, sender)
@@ -127,7 +148,7 @@ class NameServer:
             poll.register(connection, select.POLLIN)
 
     def _note(self, name: str, port: int, stream: bool) -> None:
-        if not ("." + name).endswith(_OWN):
+        if not is_own(name):
             self._asked(name, port, stream)
 
     def close(self) -> None:

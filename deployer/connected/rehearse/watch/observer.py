@@ -115,7 +115,14 @@ class NodeObserver:
     """The main loop of the observer."""
 
     def __init__(
-        self, out: str, node: str, peers: list[str], measured: list[str], names: bool = True, log: str = ""
+        self,
+        out: str,
+        node: str,
+        peers: list[str],
+        measured: list[str],
+        names: bool = True,
+        log: str = "",
+        answer: str = "",
     ) -> None:
         """Start to listen.
 
@@ -124,6 +131,7 @@ class NodeObserver:
             measured: folders whose files are temporary.
             names: also run the name server.
             log: the file of the job's output, which need not exist yet.
+            answer: the address of all outside names; empty: they do not exist.
 
         Raises:
             OSError: there is another observer, or the name server's port cannot be used.
@@ -139,7 +147,7 @@ class NodeObserver:
         self._socket.bind(syscalls.SOCKET)
         self._socket.listen(128)
         self._register(self._socket.fileno(), self._accept)
-        self._names = NameServer(self._asked) if names else None
+        self._names = NameServer(self._asked, answer=answer) if names else None
         if self._names is not None:
             self._handlers.update(self._names.register(self._poll))
         self._log = _GrowingLog(log)
@@ -328,8 +336,10 @@ def main() -> None:
     parser.add_argument("--peer", action="append", default=[])
     parser.add_argument("--measure", action="append", default=[])
     parser.add_argument("--log", default="")
+    parser.add_argument("--answer", default="")
     options = parser.parse_args()
-    observer = NodeObserver(options.out, options.node, options.peer, options.measure, log=options.log)
+    known = {"log": options.log, "answer": options.answer}
+    observer = NodeObserver(options.out, options.node, options.peer, options.measure, **known)
     signal.signal(signal.SIGTERM, observer.end)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.stdout.write("ready\n")

@@ -12,6 +12,8 @@ import os
 MOST_TASKS = 8192
 #: The beginning of the text if the job's files have filled the disk.
 FILLED = "it filled the disk"
+#: The text if the job printed what the user waited for.
+SAID = "it printed the text of --until"
 #: The job must leave one part in this many of the memory and disk that were free at the start.
 _LEFT = 10
 _MIB = 1024 * 1024
@@ -47,6 +49,25 @@ class LaptopLimit:
         """Return the bytes and inodes that this user may still use. Some file systems do not count inodes."""
         found = os.fstatvfs(self._folder)
         return found.f_bavail * found.f_frsize, found.f_favail
+
+
+class UntilSaid:
+    """Whether a job's output has a text, which ends the job."""
+
+    def __init__(self, log: str, text: str) -> None:
+        self._log, self._text, self._tail, self._at = log, text.encode(), b"", 0
+
+    def reached(self) -> str:
+        """Return SAID if the output has the text, or an empty text."""
+        if not self._text:
+            return ""
+        with contextlib.suppress(OSError), open(self._log, "rb") as stream:
+            stream.seek(self._at)
+            data = self._tail + stream.read()
+            self._at = stream.tell()
+            self._tail = data[len(data) - len(self._text) + 1 :] if len(self._text) > 1 else b""
+            return SAID if self._text in data else ""
+        return ""
 
 
 def _memory() -> int:

@@ -19,7 +19,7 @@ from typing import NamedTuple, NoReturn
 from deployer.connected.rehearse.watch import syscalls
 from deployer.connected.rehearse.watch.syscalls import PATIENCE
 from deployer.connected.rehearse.watch.usage import own_share, resident
-from deployer.connected.rehearse.world import far_shell, kernel, machine
+from deployer.connected.rehearse.world import doors, far_shell, kernel, machine
 from deployer.connected.rehearse.world.file_system import IN_MEMORY, TEMPORARY
 from deployer.connected.rehearse.world.machine import SimulatedMachine
 
@@ -47,6 +47,7 @@ class NodeOrder(NamedTuple):
         observer: the command line of the observer; empty: no observer.
         seen: the observer's output folder. No path on the machine leads to it.
         tasks: the maximum number of the user's processes and threads on all machines.
+        doors: the socket of the program that answers for the internet; empty: there is no internet.
     """
 
     machine: SimulatedMachine
@@ -57,6 +58,7 @@ class NodeOrder(NamedTuple):
     observer: Sequence[str]
     seen: str
     tasks: int
+    doors: str = ""
 
 
 def serve(order: NodeOrder, awaited: int, say: int) -> NoReturn:
@@ -67,8 +69,10 @@ def serve(order: NodeOrder, awaited: int, say: int) -> NoReturn:
         say: a descriptor for READY, or for the reason why the node could not be made; then for a report at the end.
     """
     try:
-        machine.ip(machine.own_interfaces(order.machine))
+        machine.ip(machine.own_interfaces(order.machine, [doors.interface()] if order.doors else []))
         listener = _listen(order)
+        if order.doors:
+            doors.open_for(order.doors)
         out = os.open(order.seen, os.O_PATH | os.O_CLOEXEC) if order.observer else -1
         machine.become(order.machine)
         if order.cpus:

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, NoReturn
 from deployer.connected.rehearse.watch.syscalls import PATIENCE
 from deployer.connected.rehearse.world import kernel, machine, node
 from deployer.connected.rehearse.world.file_system import MachineFiles, layered
-from deployer.connected.rehearse.world.limits import MOST_TASKS, LaptopLimit
+from deployer.connected.rehearse.world.limits import MOST_TASKS, LaptopLimit, UntilSaid
 from deployer.connected.rehearse.world.machine import LOGIN, SimulatedMachine
 from deployer.connected.rehearse.world.namespaces import explained
 from deployer.connected.rehearse.world.node import NodeOrder
@@ -53,6 +53,8 @@ class WorldOrder(NamedTuple):
         observer: the command of a node's observer, with NODE for the node's name and OUT for the observer's folder.
         tasks: the maximum number of processes and threads at once.
         layered: folders of which all nodes share a changeable view in memory, if the kernel permits it.
+        doors: the socket of the program that answers for the internet (``doors``); empty: there is no internet.
+        until: end the job when it prints this text; empty: never.
     """
 
     parent: int
@@ -68,6 +70,8 @@ class WorldOrder(NamedTuple):
     observer: Sequence[str]
     tasks: int = MOST_TASKS
     layered: Sequence[str] = ()
+    doors: str = ""
+    until: str = ""
 
     def text(self) -> str:
         """Return the order as JSON."""
@@ -150,7 +154,8 @@ def _live(order: WorldOrder) -> WorldReport:
         made = MachineFiles([*readable, *fixed], writable, settings)
         simulated = SimulatedMachine(name, addresses[name], made, os.path.join(order.folder, "machine"), sockets)
         observer = [name if word == NODE else word for word in order.observer]
-        return NodeOrder(simulated, home, path, cpus, order.memory_mb, observer, order.seen, order.tasks)
+        doors = "" if name == LOGIN else order.doors
+        return NodeOrder(simulated, home, path, cpus, order.memory_mb, observer, order.seen, order.tasks, doors)
 
     login = node_order(LOGIN, (), ())
     names = machine.names(order.nodes)
@@ -230,7 +235,7 @@ class _Begun:
 
 def _run(order: WorldOrder, login: NodeOrder) -> tuple[int, str]:
     """Run job.sh to its end. Return its exit code, and the limit of this machine that ended it."""
-    limit = LaptopLimit(order.job, order.tasks)
+    limit, said = LaptopLimit(order.job, order.tasks), UntilSaid(os.path.join(order.job, "output.log"), order.until)
     pid = os.fork()
     if pid == 0:
         try:
@@ -252,7 +257,7 @@ def _run(order: WorldOrder, login: NodeOrder) -> tuple[int, str]:
                 if ended[0] == pid:
                     code = os.waitstatus_to_exitcode(ended[1])
                     return 128 - code if code < 0 else code, stopped
-            stopped = stopped or limit.reached()
+            stopped = stopped or said.reached() or limit.reached()
             if stopped:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(-1, signal.SIGKILL)  # all processes of the simulated site

@@ -20,9 +20,6 @@ DONE = JobEnding(rehearsal.DONE, 0, None, 3.0)
 HOME = "/tmp/deployer-home-1-x"
 
 
-ONCE = 'HOME="$PWD/home" XDG_CACHE_HOME="$PWD/home/.cache" '
-
-
 def seen(kind, what, time=1.0, stack=(OPEN, LOAD, MAIN), process="n1-1", **about):
     return Observation(kind, what, time, stack, about, process)
 
@@ -48,7 +45,7 @@ def test_a_download_that_stopped_the_job_is_first_and_has_the_users_line():
     ]
     assert rehearsal.user_frame(found[0].stack) == MAIN
     assert found[0].record()["line"] == 3
-    assert found[0].prepare[0] == ONCE + "python3 app/train.py"
+    assert found[0].prepare == tuple(FETCH)
 
 
 def test_a_library_that_raises_an_error_of_its_own_is_understood():
@@ -452,122 +449,36 @@ def library(path, function="load"):
     return (CodeFrame("/usr/lib/python3/dist-packages/" + path, 1, function), MAIN)
 
 
+FETCH = ["deployer fetch DEF train"]
+
+
 @pytest.mark.parametrize(
     ("stack", "host", "about", "what", "lines"),
     [
         (
             KERAS,
             "storage.googleapis.com",
-            {
-                "origin": "https://storage.googleapis.com/tensorflow/tf-keras-datasets/mnist.npz",
-                "fname": "mnist.npz",
-                "download_target": HOME + "/.keras/datasets/mnist.npz",
-            },
+            {"url": "https://storage.googleapis.com/tensorflow/tf-keras-datasets/mnist.npz"},
             "keras: mnist.npz",
-            [
-                ("curl -fL --create-dirs -o data/home/.keras/datasets/mnist.npz "
-                "https://storage.googleapis.com/tensorflow/tf-keras-datasets/mnist.npz"),
-                "data: {home: {folder: data/home}}",
-                "jobs:",
-                "  train:",
-                '    links: {"~": data/home}',
-            ],
+            FETCH,
         ),
-        (
-            TORCHVISION,
-            "ossci-datasets.s3.amazonaws.com",
-            {"root": "data", "class": "MNIST"},
-            "torchvision: the data set MNIST",
-            [
-                ("python3 -c 'from torchvision import datasets; "
-                'datasets.MNIST("data/torchvision", download=True)\''),
-                "data: {torchvision: {folder: data/torchvision}}",
-                "jobs:",
-                "  train:",
-                '    links: {"data": data/torchvision}',
-            ],
-        ),
+        (TORCHVISION, "ossci-datasets.s3.amazonaws.com", {"class": "MNIST"}, "torchvision: MNIST", FETCH),
         (
             TORCH_HUB,
             "download.pytorch.org",
-            {
-                "url": "https://download.pytorch.org/models/resnet18-f37072fd.pth",
-                "cached_file": HOME + "/.cache/torch/hub/checkpoints/resnet18-f37072fd.pth",
-            },
+            {"url": "https://download.pytorch.org/models/resnet18-f37072fd.pth"},
             "torchvision: resnet18-f37072fd.pth",
-            [("curl -fL --create-dirs -o data/home/.cache/torch/hub/checkpoints/resnet18-f37072fd.pth "
-             "https://download.pytorch.org/models/resnet18-f37072fd.pth")],
+            FETCH,
         ),
         (
-            library("huggingface_hub/file_download.py"),
+            library("transformers/utils/hub.py"),
             "huggingface.co",
             {"repo_id": "google-bert/bert-base-uncased"},
-            "Hugging Face hub: google-bert/bert-base-uncased",
-            [
-                '    environment: {HF_HUB_OFFLINE: "1"}',
-                '    links: {"~": data/home}',
-                ONCE + 'hf download google-bert/bert-base-uncased',
-                "mkdir -p data/home && cp -RL home/. data/home && find data/home -name '*.lock' -delete",
-                "rm -rf data/home/.cache/huggingface/hub/*/blobs",
-            ],
+            "transformers: google-bert/bert-base-uncased",
+            FETCH,
         ),
-        (
-            library("datasets/load.py", "load_dataset"),
-            "huggingface.co",
-            {"path": "nyu-mll/glue", "name": "sst2", "repo_id": "nyu-mll/glue"},
-            "Hugging Face datasets: nyu-mll/glue sst2",
-            [
-                '    environment: {HF_HUB_OFFLINE: "1"}',
-                "unset HF_HOME",
-                ONCE + 'python3 -c '
-                "'import datasets; datasets.load_dataset(\"nyu-mll/glue\", \"sst2\")'",
-            ],
-        ),
-        (
-            library("evaluate/loading.py"),
-            "huggingface.co",
-            {"path": "accuracy"},
-            "Hugging Face evaluate: accuracy",
-            [
-                "unset HF_HOME",
-                ONCE + 'python3 -c '
-                "'import evaluate; evaluate.load(\"accuracy\")'",
-            ],
-        ),
-        (
-            library("tiktoken/load.py"),
-            "openaipublic.blob.core.windows.net",
-            {},
-            "tiktoken: an encoding",
-            [
-                ONCE + 'TIKTOKEN_CACHE_DIR="$PWD/home/tiktoken" python3 app/train.py',
-                "    environment: {TIKTOKEN_CACHE_DIR: /deployer/data/home/tiktoken}",
-            ],
-        ),
-        (
-            library("sklearn/datasets/_california_housing.py", "fetch_california_housing"),
-            "ndownloader.figshare.com",
-            {},
-            "scikit-learn: fetch_california_housing",
-            [
-                ONCE + "python3 -c 'import sklearn.datasets; sklearn.datasets.fetch_california_housing()'",
-                '    links: {"~": data/home}',
-            ],
-        ),
-        (
-            library("nltk/downloader.py", "download"),
-            "raw.githubusercontent.com",
-            {"info_or_id": "punkt"},
-            "NLTK: punkt",
-            [ONCE + "python3 -c 'import nltk; nltk.download(\"punkt\")'"],
-        ),
-        (
-            library("tensorflow_datasets/core/load.py"),
-            "storage.googleapis.com",
-            {"dataset_name": "mnist"},
-            "TensorFlow Datasets: mnist",
-            [ONCE + "python3 -c 'import tensorflow_datasets; tensorflow_datasets.load(\"mnist\")'"],
-        ),
+        (library("tiktoken/load.py"), "openaipublic.blob.core.windows.net", {"port": "443"}, None, FETCH),
+        (library("nltk/downloader.py"), "raw.githubusercontent.com", {"info_or_id": "punkt"}, "nltk: punkt", FETCH),
         (library("wandb/sdk/wandb_init.py"), "api.wandb.ai", {}, "Weights & Biases",
          ['    environment: {WANDB_MODE: "offline"}']),
         (library("mlflow/utils/rest_utils.py"), "mlflow.example", {}, "MLflow's tracking server",
@@ -579,9 +490,8 @@ def library(path, function="load"):
     ],
 )  # fmt: skip
 def test_a_library_is_recognised_with_its_remedy(stack, host, about, what, lines):
-    begun = Observation("process", "1 python3", 0.0, (), {"home": HOME, "folder": "/deployer/job"}, "n1-1")
-    found = judge(begun, seen("host", host, 1.0, stack, **about), ending=DONE)
-    assert [item.finding.message for item in found] == ["asked for " + what]
+    found = judge(seen("host", host, 1.0, stack, **about), ending=DONE)
+    assert [item.finding.message for item in found] == [f"asked for {what or 'tiktoken: ' + host}"]
     assert set(lines) <= {*found[0].prepare, *found[0].definition}
 
 
@@ -592,9 +502,9 @@ KINDS = [
     ((URLLIB3, MAIN), "a.example", {"url": "https://a.example/x.csv", "method": "GET"}, "pass its path", "curl"),
     ((OPEN, MAIN), "a.example", {"url": "https://a.example/x.csv"}, "pass its path", "curl"),
     ((URLLIB3, *library("pandas/io/common.py")), "a.example", {"url": "https://a.example/x"}, "pass its path", "curl"),
-    ((URLLIB3, *library("seaborn/utils.py")), "a.example", {"url": "https://a.example/x"}, "link the files", ONCE),
-    ((URLLIB3, *library("medmnist.py")), "zenodo.example", {"port": "443"}, "link the files", ONCE),
-    (library("kagglehub/clients.py"), "kaggle.example", {"port": "443"}, "Name the version", ONCE),
+    ((URLLIB3, *library("seaborn/utils.py")), "a.example", {"url": "https://a.example/x"}, "deployer fetch", FETCH[0]),
+    ((URLLIB3, *library("medmnist.py")), "zenodo.example", {"port": "443"}, "deployer fetch", FETCH[0]),
+    (library("kagglehub/clients.py"), "kaggle.example", {"port": "443"}, "deployer fetch", FETCH[0]),
     # No file: an upload, a clock, a parameter server, a licence, packages for pip.
     ((URLLIB3, MAIN), "a.example", {"url": "https://a.example/log", "method": "POST"}, "after `deployer result`", ""),
     ((MAIN,), "pool.ntp.org", {"port": "ntp"}, "a bundle cannot carry a service", ""),
@@ -612,40 +522,6 @@ def test_what_was_asked_decides_the_remedy_of_any_library(stack, host, about, re
     (found,) = judge(seen("host", host, 1.0, stack, **about), ending=DONE)
     assert remedy in found.finding.remedy
     assert [line[: len(command)] for line in found.prepare[:1]] == ([command] if command else [])
-
-
-def test_a_library_that_downloads_with_torchvision_s_functions_has_a_remedy_of_its_own():
-    """medmnist keeps its files in ~/.medmnist; torchvision has no such data set."""
-    begun = Observation("process", "1 python3", 0.0, (), {"home": HOME, "folder": "/deployer/job"}, "n1-1")
-    url = "https://zenodo.example/records/1/files/pathmnist.npz?download=1"
-    about = {"url": url, "root": HOME + "/.medmnist", "fpath": HOME + "/.medmnist/pathmnist.npz"}
-    used = library("torchvision/datasets/utils.py", "download_url")[:1]
-    stack = (OPEN, *used, *library("medmnist/dataset.py", "download"))
-    (found,) = judge(begun, seen("host", "zenodo.example", 1.0, stack, **about), ending=DONE)
-    assert found.finding.message == "asked for medmnist: pathmnist.npz"
-    kept = "data/home/.medmnist/pathmnist.npz"
-    assert found.prepare == (f"curl -fL --create-dirs -o {kept} '{url}'",)
-    assert '    links: {"~": data/home}' in found.definition
-
-
-def test_a_program_outside_the_definition_is_not_named_in_a_command():
-    outside = (*library("seaborn/utils.py")[:1], CodeFrame("/deployer/app/x/../../../y.py", 1, "<module>"))
-    (found,) = judge(seen("host", "a.example", 1.0, outside, port="443"), ending=DONE)
-    assert found.prepare[0] == ONCE + "python3 PROGRAM"
-
-
-def test_a_repository_of_torch_hub_is_fetched_without_running_its_code():
-    for repository, words in (
-        (
-            "pytorch/vision:v0.10.0",
-            "--branch v0.10.0 https://github.com/pytorch/vision data/home/.cache/torch/hub/pytorch_vision_v0.10.0",
-        ),
-        ("a/b", "https://github.com/a/b data/home/.cache/torch/hub/a_b_main"),
-        ("a/b;x", None),
-    ):
-        (found,) = judge(seen("host", "github.com", 1.0, TORCH_HUB, repo_or_dir=repository), ending=DONE)
-        assert [line for line in found.prepare if "hub.load" in line or "python" in line] == []
-        assert (found.prepare[0] if found.prepare else None) == (words and "git clone --depth 1 " + words)
 
 
 def test_a_library_that_downloads_in_a_thread_is_shown_at_the_users_line():
@@ -720,50 +596,14 @@ def test_mirrors_are_one_finding():
         seen("uncaught", "RuntimeError: Error downloading x.gz", 3.0, TORCHVISION[1:]),
     )
     assert brief(found) == [("rehearse.network", ERROR, "mirror.example", True)]
-    assert found[0].finding.message == "asked for torchvision: the data set MNIST (also at yann.example)"
-
-
-def test_a_library_that_cannot_keep_its_download_gets_the_same_remedy():
-    # root="../data" of a job that starts in its folder is the bundle's data, which is read-only.
-    begun = Observation("process", "1 python3", 0.0, (), {"home": HOME, "folder": "/deployer/job"}, "n1-1")
-    error = "OSError: [Errno 30] Read-only file system: '/deployer/data/MNIST'"
-    found = judge(
-        begun,
-        seen("write", "/deployer/data/MNIST", 1.0, TORCHVISION[1:], root="../data", **{"class": "MNIST"}),
-        seen("uncaught", error, 2.0, TORCHVISION[1:]),
-    )
-    assert brief(found) == [("rehearse.readonly", ERROR, "/deployer/data/MNIST", True)]
-    assert "for torchvision: the data set MNIST" in found[0].finding.message
-    assert found[0].definition[-2:] == ('    links: {"data": data/torchvision}', "    workdir: /deployer/job/work")
-
-
-def test_a_library_that_looks_beside_the_program_is_sent_to_the_app_folder():
-    # Lightning's image_classifier: root is "../../../Datasets" from the script's folder; nothing can be linked there.
-    error = "OSError: [Errno 30] Read-only file system: '/deployer/app/x/../Datasets'"
-    found = judge(
-        seen(
-            "write",
-            "/deployer/app/Datasets",
-            1.0,
-            TORCHVISION[1:],
-            root="/deployer/app/x/../Datasets",
-            **{"class": "MNIST"},
-        ),
-        seen("uncaught", error, 2.0, TORCHVISION[1:]),
-    )
-    assert brief(found) == [("rehearse.readonly", ERROR, "/deployer/app/Datasets", True)]
-    assert "download it into app/Datasets of the definition" in found[0].finding.remedy
-    assert found[0].prepare == (
-        "python3 -c 'from torchvision import datasets; datasets.MNIST(\"app/Datasets\", download=True)'",
-    )
-    assert found[0].definition == ()
+    assert found[0].finding.message == "asked for torchvision: MNIST (also at yann.example)"
 
 
 def test_a_library_that_finds_no_files_gets_the_same_remedy():
     end = "RuntimeError: Dataset not found. You can use download=True to download it"
     (found,) = judge(seen("uncaught", end, 2.0, TORCHVISION[1:], **{"class": "FashionMNIST", "root": "data"}))
     assert brief([found]) == [("rehearse.missing", ERROR, "train.py", True)]
-    assert "datasets.FashionMNIST(" in found.prepare[0]
+    assert "`fetch:` in the definition" in found.finding.remedy
 
 
 def test_a_program_that_wants_a_terminal():
@@ -809,11 +649,6 @@ def test_two_observers_of_one_missing_file_are_one_finding():
         ending=DONE,
     )
     assert brief(found) == [("rehearse.missing", NOTE, "/data/x", False)]
-
-
-def test_a_native_program_is_recognised_by_its_host():
-    (found,) = judge(seen("host", "cdn-lfs.huggingface.co", stack=(), program="git-lfs"), ending=DONE)
-    assert found.finding.message == "git-lfs asked for Hugging Face hub: a model or data set"
 
 
 @pytest.mark.parametrize(
@@ -903,7 +738,7 @@ def test_the_report_has_first_what_stopped_the_job():
     assert shown[0] == "tiny:1, job train for lab: it failed after 3.0 s"
     assert shown[2:5] == [
         "What stopped the job:",
-        "error rehearse.network: a.example: asked for a.example",
+        "error rehearse.network: a.example: asked for lib: a.example",
         "  at: /deployer/app/train.py:3 in <module>",
     ]
     assert "    /usr/lib/python3.11/urllib/request.py:216 in urlopen" in shown

@@ -63,6 +63,23 @@ def test_too_many_files_are_refused(image, monkeypatch):
         links.resolve(image, [], {"~/.keras": "data/keras", "all": "app"})
 
 
+def test_the_largest_folders_become_links_where_the_files_are_too_many(image, monkeypatch):
+    for path, count in (("a", 3), ("b", 2), ("c/d", 2), ("c", 1)):
+        os.makedirs(os.path.join(image.data, "many", path), exist_ok=True)
+        for number in range(count):
+            open(os.path.join(image.data, "many", path, str(number)), "w").close()
+    monkeypatch.setattr("deployer.contract.site.links.MOST", 6)
+    found = [place for place, _ in links.resolve(image, [], {"x": "data/many"})]
+    assert found == ["x/a", "x/b/0", "x/b/1", "x/c/0", "x/c/d/0", "x/c/d/1"]
+    monkeypatch.setattr("deployer.contract.site.links.MOST", 4)
+    assert dict(links.resolve(image, [], {"x": "data/many"})) == {
+        "x/" + place: "/deployer/data/many/" + place for place in ("a", "b", "c/0", "c/d")
+    }
+    monkeypatch.setattr("deployer.contract.site.links.MOST", 3)
+    with pytest.raises(Refused, match="over 3 files"):
+        links.resolve(image, [], {"x": "data/many"})
+
+
 def test_folders_within_folders_are_read_without_recursion_and_counted(image, monkeypatch):
     made = [os.path.join(image.app, "deep")]
     for _ in range(1100):

@@ -96,3 +96,13 @@ def test_the_owner_of_a_socket_is_found_by_its_port(monkeypatch):
     monkeypatch.undo()
     assert found == name_server.os.getpid()
     assert name_server.owner(1, True) is None
+
+
+def test_all_outside_names_have_the_address_of_the_doors():
+    answer = name_server.read(question("example.org"), "198.18.0.1").answer
+    assert (answer[3] & 15, answer[6:8], answer[-4:]) == (0, b"\0\1", socket.inet_aton("198.18.0.1"))
+    assert answer[-16:-12] == b"\xc0\x0c\0\1"
+    six = question("example.org")[:-4] + struct.pack("!HH", 28, 1)  # AAAA: the name exists, without such an address
+    answer = name_server.read(six, "198.18.0.1").answer
+    assert (answer[3] & 15, answer[6:8]) == (0, b"\0\0")
+    assert name_server.read(question("host.local"), "198.18.0.1").answer[3] & 15 == 3

@@ -1,0 +1,295 @@
+"""fetch: run a job once with internet on this machine, and keep what it downloaded for sites without internet."""
+
+import contextlib
+import fcntl
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from deployer.connected.deploy.packing import DeployRequest, DeployStage, Packing
+from deployer.connected.fetch import hub, kept
+from deployer.connected.fetch.downloads import Download, DownloadStore
+from deployer.connected.fetch.kept import Kept
+from deployer.connected.fetch.recorder import Recorder, Refusal, Rules
+from deployer.connected.ground import caches, progress
+from deployer.connected.image.definition import fetched
+from deployer.connected.image.definition.definition import Definition
+from deployer.connected.image.definition.fetched import FetchedJob, LockedUrl
+from deployer.connected.rehearse.ask import ways
+from deployer.connected.rehearse.ask.rehearse import Online
+from deployer.connected.rehearse.ask.request import RehearsalRequest
+from deployer.connected.rehearse.world.limits import SAID
+from deployer.contract.base import json_records
+from deployer.contract.base.errors import IntegrityError, JobFailed, Refused, UsageError
+from deployer.contract.rehearsal import rehearsal
+from deployer.contract.site.plan import HOME
+from deployer.system import files
+
+#: Variables with which programs find the CA certificates.
+_CA_READERS = (
+    "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "AWS_CA_BUNDLE", "NODE_EXTRA_CA_CERTS",
+    "PIP_CERT", "HTTPLIB2_CA_CERTS", "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH",
+)  # fmt: skip
+_CA = ".deployer-fetch.pem"
+#: Answers of services, which are different each time.
+_ANSWERS = re.compile(r"(application|text)/([\w.-]+\+)?(json|html|xml)")
+
+
+class FetchRequest(NamedTuple):
+    """What to fetch.
+
+    Attributes:
+        definition: the folder of the definition, or its bundle.yaml.
+        seconds: the time limit.
+        until: end the job when it prints this text; empty: never.
+        locked: refuse files that are not those of the lock.
+        private: let the job reach hosts of private networks.
+        keep: names in the job's folder to keep in any case.
+        extra: words for the end of the job's command.
+        accept: codes of ``lint`` to treat as warnings.
+        settings: files with settings of the build, by their names in ``BuildOptions``.
+        ca_bundle: CA certificates of the real hosts; None: this machine's.
+    """
+
+    definition: Path
+    seconds: int
+    until: str = ""
+    locked: bool = False
+    private: bool = False
+    keep: Sequence[str] = ()
+    extra: Sequence[str] = ()
+    accept: Sequence[str] = ()
+    settings: Mapping[str, Any] = {}
+    ca_bundle: str | None = None
+
+
+class Fetched(NamedTuple):
+    """What was fetched.
+
+    Attributes:
+        job: the job.
+        folder: the folder with the kept files.
+        ending: how the job ended.
+        downloads: the downloaded files.
+        refusals: requests without a file.
+        hosts: all requested hosts, with the number of requests.
+        received: bytes that came over the network.
+        kept: the kept files.
+        licences: the licences of the hub's repositories.
+        changed: differences from the last lock, in words.
+    """
+
+    job: str
+    folder: Path
+    ending: str
+    downloads: Sequence[Download]
+    refusals: Sequence[Refusal]
+    hosts: Mapping[str, int]
+    received: int
+    kept: Kept
+    licences: Mapping[str, str]
+    changed: Sequence[str]
+
+    def by_host(self) -> list[tuple[str, int, int]]:
+        """Return each host with the number and bytes of the files from it, the largest first."""
+        count: Counter[str] = Counter()
+        size: Counter[str] = Counter()
+        for each in self.downloads:
+            host = urlsplit(each.url).hostname or ""
+            count[host] += 1
+            size[host] += each.size
+        return sorted(((host, count[host], size[host]) for host in count), key=lambda item: -item[2])
+
+    def record(self) -> json_records.Record:
+        """Return the fields for ``--json``."""
+        return {
+            "job": self.job, "folder": str(self.folder), "ending": self.ending, "received": self.received,
+            "downloads": [{"url": each.url, "sha256": each.sha256, "size": each.size} for each in self.downloads],
+            "refusals": [each._asdict() for each in self.refusals],
+            "kept": {"home": self.kept.home, "job": self.kept.job, "left": self.kept.left},
+            "runs_code": self.kept.running, "licences": dict(self.licences), "changed": list(self.changed),
+        }  # fmt: skip
+
+
+def fetch(
+    definition: Definition,
+    job: str,
+    request: FetchRequest,
+    show: Callable[[DeployStage], None],
+    say: Callable[[str], None],
+) -> Fetched:
+    """Run a job with internet and keep its files beside the definition.
+
+    Args:
+        show: receives the stages of the build.
+        say: receives progress messages.
+
+    Raises:
+        JobFailed: the job failed; nothing is kept.
+        IntegrityError: with ``locked``, a file is not that of the lock.
+        Refused: this machine cannot simulate a site, or ``locked`` without a lock.
+        DeployerError: as ``Packing.bundle`` and ``rehearse`` raise.
+    """
+    locked = _locked(definition, job) if request.locked else None
+    folder = definition.folder
+    with _alone(folder), contextlib.ExitStack() as cleanup:
+        bundle = _packed(definition.to_fetch(job), job, request, show, say)
+        recorder = Recorder(DownloadStore(), Rules(locked, hub.login, request.private, request.ca_bundle))
+        cleanup.callback(caches.FETCH.trim)
+        cleanup.callback(recorder.close)
+        part = Path(files.part_of(str(folder / fetched.FOLDER)))
+        cleanup.callback(files.remove_tree, str(part))
+        home = part / "run"
+        home.mkdir(parents=True, mode=0o700)
+        files.write_text(str(home / _CA), recorder.certificate.decode(), 0o600)
+        online = Online(recorder.doors, str(home), _environment(), request.until)
+        asked = RehearsalRequest(str(bundle), job, None, 1, request.seconds, (), request.extra)
+        outcome, log = _run(asked, online, recorder, say)
+        (home / _CA).unlink(missing_ok=True)
+        recorder.settle()
+        records = recorder.records
+        _refuse_other_files(records.refusals.values(), locked)
+        ending = _ending(outcome, records.refusals.values(), log)
+        found = list(records.downloads.values())
+        sizes = {each.sha256: each.size for each in found}
+        own = kept.keep(home, log.parent, part / "kept", sizes, request.keep)
+        real = [each for each in found if each.sha256 in own.digests or not _ANSWERS.match(_kind(each))]
+        real.sort(key=lambda each: each.url)
+        urls = [LockedUrl(each.url, each.sha256, each.size) for each in real]
+        made = FetchedJob(urls, sorted(own.home), sorted(own.job), _offline(records.asked))
+        if locked is not None and (new := [each.url for each in urls if each.url not in locked]):
+            raise IntegrityError(f"{fetched.FILE} has no {new[0]}", "fetch without --locked, and check in the new lock")
+        changed = _changes(definition.fetched.get(job), made, records.refusals)
+        licences = hub.licences((each.url for each in real), recorder.session())
+        _publish(definition, job, made, part / "kept", locked is None)
+        return Fetched(
+            job, folder / fetched.FOLDER / job, ending, real, list(records.refusals.values()), records.asked,
+            records.received, own, licences, changed,
+        )  # fmt: skip
+
+
+def _locked(definition: Definition, job: str) -> dict[str, str]:
+    known = definition.fetched.get(job)
+    if known is None:
+        raise Refused(f"{definition.folder / fetched.FILE} has no job {job}", "fetch it once without --locked")
+    return {each.url: each.sha256 for each in known.urls}
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Hold the lock of fetches for a definition, and remove what killed ones left."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(f"another fetch for {folder} is running", "wait until it has ended") from None
+        for name in files.names(str(folder)):
+            if re.fullmatch(rf"\.{fetched.FOLDER}\.[0-9a-f]{{8}}\.part", name):
+                files.remove_tree(str(folder / name))
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _packed(
+    definition: Definition,
+    job: str,
+    request: FetchRequest,
+    show: Callable[[DeployStage], None],
+    say: Callable[[str], None],
+) -> Path:
+    """Return the bundle of the job, built and packed if something has changed."""
+    path = caches.DEPLOY.folder / f"fetch-{definition.name}-{definition.version}-{job}.tar"
+    wanted = DeployRequest(request.definition, "", output=path, accept=request.accept, settings=request.settings)
+    return Packing(definition, None, wanted, show, say).bundle()
+
+
+def _environment() -> dict[str, str]:
+    """Return the variables of the job: certificates, and libraries that ask for the network."""
+    return {
+        **dict.fromkeys(_CA_READERS, f"{HOME}/{_CA}"),
+        **dict.fromkeys(hub.OFFLINE, "0"),
+        "HF_HUB_DISABLE_XET": "1",  # another protocol, without the hub's own URLs
+        "TMPDIR": HOME,  # as at the site: tiktoken keeps its files there
+    }
+
+
+def _run(
+    asked: RehearsalRequest, online: Online, recorder: Recorder, say: Callable[[str], None]
+) -> tuple[rehearsal.Rehearsal, Path]:
+    """Run the job. Return its outcome, and its log."""
+    records = recorder.records
+    judged = progress.of_size("fetch", lambda: records.received, None, lambda: ways.online(asked, online, say))
+    return judged.outcome, judged.folder / "output.log"
+
+
+def _refuse_other_files(refusals: Collection[Refusal], locked: Mapping[str, str] | None) -> None:
+    """Raise IntegrityError if a file of the lock came otherwise, or not at all."""
+    for each in refusals:
+        if locked is not None and each.url in locked:
+            hint = f"look at it, then fetch without --locked: {fetched.FILE} changes, and the next job has other files"
+            raise IntegrityError(f"{each.url}: {each.why}", hint)
+
+
+def _ending(outcome: rehearsal.Rehearsal, refusals: Collection[Refusal], log: Path) -> str:
+    """Return how the job ended, in words. Raises JobFailed."""
+    ending = outcome.ending
+    if ending.how == rehearsal.DONE:
+        return "the job ended"
+    if ending.how == rehearsal.LIMIT:
+        return "the time limit ended it (--time)"
+    if ending.last == SAID:
+        return SAID
+    why = next((item.finding.message for item in outcome.findings if item.stopped), ending.last or "")
+    answers = [f"{each.url}: {each.why}" for each in refusals if each.status != 404] or [
+        f"{each.url}: {each.why}" for each in refusals
+    ]
+    why = f"{why}; {answers[-1]}" if answers else why
+    hint = (
+        f"its output: {log}; if it fails only after its downloads, end it before: --until TEXT, or `fetch:` of the job"
+    )
+    raise JobFailed(f"the job failed, and nothing was kept: {why}", hint)
+
+
+def _kind(download: Download) -> str:
+    return download.headers.get("content-type", "")
+
+
+def _offline(asked: Collection[str]) -> dict[str, str]:
+    return dict.fromkeys(hub.OFFLINE, "1") if hub.HOST in asked else {}
+
+
+def _changes(last: FetchedJob | None, now: FetchedJob, refusals: Mapping[str, Refusal]) -> list[str]:
+    """Return what differs from the last lock: gone, moved, other and new files."""
+    if last is None:
+        return []
+    before = {each.url: each for each in last.urls}
+    after = {each.url: each for each in now.urls}
+    said = [f"changed: {url}" for url in after if url in before and after[url].sha256 != before[url].sha256]
+    said += [f"new: {url}" for url in after if url not in before]
+    for url in before:
+        if url not in after:
+            said.append(f"{url}: {refusals[url].why}" if url in refusals else f"no longer asked for: {url}")
+    return said
+
+
+def _publish(definition: Definition, job: str, made: FetchedJob, new: Path, writes_lock: bool) -> None:
+    """Put the kept files beside the definition, then write the lock."""
+    top = definition.folder / fetched.FOLDER
+    place, old = top / job, new.parent / "old"
+    with files.errors_named(f"write {place}"):
+        new.mkdir(exist_ok=True)
+        files.write_text(str(new / fetched.MARKER), made.digest() + "\n")
+        top.mkdir(exist_ok=True)
+        if not files.exists(str(top / ".gitignore")):
+            files.write_text(str(top / ".gitignore"), "# written by `deployer fetch`, which fetches it again\n*\n")
+        if files.is_folder(str(place)):
+            place.rename(old)
+        new.rename(place)
+    if writes_lock:
+        fetched.write(definition.folder, {**definition.fetched, job: made})

@@ -1,0 +1,167 @@
+"""Keep what a program downloaded: the files of its HOME, and of its own folder if a download is among them.
+
+The program made these folders, and may have had bad intentions: links are followed only to files of the same folder,
+and everything that is neither a file, a folder nor a link is left.
+"""
+
+import os
+import re
+import shutil
+import stat
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from deployer.contract.base.errors import Refused
+from deployer.contract.site import links
+from deployer.contract.site.plan import HOME, JOB
+from deployer.system import files
+
+#: Files of the program's tools, not downloads.
+_TOOLS = re.compile(
+    r"(\.cache/(matplotlib|fontconfig|torch_extensions|mesa_shader_cache)|\.config/matplotlib|\.triton|\.nv|"
+    r"torchinductor_[^/]*|tmp[a-z0-9_]{8}|pymp-[a-z0-9_]{8})(/|$)|(^|/)__pycache__/|\.pyc$"
+)
+#: Files that a library runs when it loads them: pickles, and code of a hub.
+_RUN = re.compile(r"\.(bin|pt|pth|pkl|pickle|ckpt|joblib|sav)$")
+_CODE = re.compile(r"/(huggingface/modules|torch/hub/[^/]+)/.*\.py$")
+#: The first bytes of a pickle (protocols 2 to 5), and of a zip file, in which torch.save has one.
+_PICKLES = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05", b"PK\x03\x04")
+#: The folder of the hub's files; names of its links beside it are those that programs use.
+_BLOBS = re.compile(r"/blobs/[^/]+$")
+_MOST = 1_000_000
+
+
+#: A number of files, and their bytes.
+_Count = tuple[int, int]
+
+
+class Kept(NamedTuple):
+    """The kept files.
+
+    Attributes:
+        home: names in HOME, with the number of files and bytes.
+        job: the same in the job's folder.
+        left: names in the job's folder in which no file was a download.
+        outside: links that lead to no file of the folder.
+        running: kept files that run code when they are loaded.
+        digests: digests of kept files that have the size of a download.
+    """
+
+    home: dict[str, _Count]
+    job: dict[str, _Count]
+    left: list[str]
+    outside: list[str]
+    running: list[str]
+    digests: set[str]
+
+
+def keep(home: Path, job: Path, target: Path, downloads: Mapping[str, int], wanted: Collection[str] = ()) -> Kept:
+    """Give the files to keep a second name below the new folder ``target``, in ``home`` and ``job``.
+
+    Args:
+        home: the job's HOME.
+        job: the job's own folder.
+        downloads: the sizes of the downloads, by digest.
+        wanted: names in the job's folder to keep in any case.
+
+    Raises:
+        Refused: there are too many files.
+        DeployerError: the disk is full.
+    """
+    kept = Kept({}, {}, [], [], [], set())
+    with files.errors_named(f"write {target}"):
+        _tree(_Source(home, HOME), "", target / "home", downloads, kept, kept.home)
+        for name in files.names(str(job)):
+            if name.startswith(".") or name in links.OURS:
+                continue
+            source = _Source(job, JOB)
+            if name in wanted or source.has_download(name, downloads):
+                _tree(source, name, target / "job", downloads, kept, kept.job)
+            else:
+                kept.left.append(name)
+    return kept
+
+
+class _Source:
+    """A folder that the program filled."""
+
+    def __init__(self, folder: Path, seen_as: str) -> None:
+        """``seen_as`` is the folder's path in the container."""
+        self.folder, self._seen_as = str(folder), seen_as
+        self.outside: set[str] = set()
+        self.linked: set[str] = set()
+
+    def files(self, below: str) -> list[tuple[str, str]]:
+        """Return the files at and below a path, each with the file of its content, which is another one for a link."""
+        pending, found = [os.path.join(self.folder, below) if below else self.folder], []
+        while pending:
+            path = pending.pop()
+            state = os.lstat(path)
+            if stat.S_ISDIR(state.st_mode):
+                os.chmod(path, 0o700)
+                pending += [f"{path}/{name}" for name in files.names(path)]
+            elif stat.S_ISREG(state.st_mode):
+                found.append((path, path))
+            elif stat.S_ISLNK(state.st_mode):
+                real = self._followed(path)
+                self.outside |= set() if real else {os.path.relpath(path, self.folder)}
+                self.linked |= {real} if real else set()
+                found += [(path, real)] if real else []
+            if len(found) > _MOST:
+                raise Refused(f"it wrote over {_MOST} files, too many for a bundle", "let it pack them into an archive")
+        return sorted(found)
+
+    def has_download(self, name: str, downloads: Mapping[str, int]) -> bool:
+        """Return whether a file at or below a name is a download."""
+        sizes = set(downloads.values())
+        sized = (real for _, real in self.files(name) if os.stat(real).st_size in sizes)
+        return any(files.sha256_file(path) in downloads for path in sized)
+
+    def _followed(self, path: str) -> str | None:
+        """Return the file of a link, or None if it leads out of the folder, or to no file."""
+        where = os.path.normpath(os.path.join(os.path.dirname(path), os.readlink(path)))
+        if where.startswith(self._seen_as + "/"):
+            where = self.folder + where[len(self._seen_as) :]
+        real, top = os.path.realpath(where), os.path.realpath(self.folder)
+        is_within = real.startswith(top + "/") and not files.is_link(real)  # a circle of links is still a link
+        return real if is_within and files.is_file(real) else None
+
+
+def _tree(
+    source: _Source, name: str, target: Path, downloads: Mapping[str, int], kept: Kept, counts: dict[str, _Count]
+) -> None:
+    """Keep the files at and below a name of a folder, and count them by the first part of their path."""
+    sizes = set(downloads.values())
+    for path, real in source.files(name):
+        below, size = os.path.relpath(path, source.folder), os.lstat(real).st_size
+        # The hub's programs use links with names; the files that they lead to have none.
+        nameless = real in source.linked and path == real and _BLOBS.search(real)
+        if nameless or _TOOLS.search(below) or (not size and below.endswith(".lock")):
+            continue
+        place = target / below
+        place.parent.mkdir(parents=True, exist_ok=True)
+        _bring(real, place)
+        if size in sizes:
+            kept.digests.add(files.sha256_file(str(place)))
+        if _CODE.search("/" + below) or (_RUN.search(below) and _is_pickle(place)):
+            kept.running.append(below)
+        top = below.split("/")[0]
+        number, total = counts.get(top, (0, 0))
+        counts[top] = number + 1, total + size
+    kept.outside.extend(sorted(source.outside))
+
+
+def _bring(real: str, place: Path) -> None:
+    """Make a file of its own: a second name of the same content if both are on one disk."""
+    os.chmod(real, 0o700 if os.lstat(real).st_mode & 0o100 else 0o600)
+    try:
+        os.link(real, place, follow_symlinks=False)
+    except OSError:
+        shutil.copyfile(real, place, follow_symlinks=False)
+
+
+def _is_pickle(path: Path) -> bool:
+    with files.open_regular(str(path)) as stream:
+        begin = stream.read(4)
+    return begin.startswith(_PICKLES)

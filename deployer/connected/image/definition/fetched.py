@@ -1,0 +1,111 @@
+"""fetch.lock: what `deployer fetch` downloaded for the jobs of a definition. Check it in.
+
+The files themselves are in ``fetched/JOB/`` beside it, which is not checked in: ``home`` has those of the job's HOME,
+``job`` those of its own folder. A marker there has the digest of the job's part of the lock.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from deployer.contract.base import json_records
+from deployer.contract.base.errors import Refused, UsageError
+from deployer.system import files
+
+FILE, FOLDER = "fetch.lock", "fetched"
+HOME, JOB, MARKER = "home", "job", "lock.sha256"
+_SCHEMA = "fetch-lock"
+_HINT = "it is written by `deployer fetch`: restore it, or remove it and fetch again"
+
+
+class LockedUrl(NamedTuple):
+    """A downloaded file.
+
+    Attributes:
+        url: its address, without logins.
+        sha256: its digest, in hexadecimal.
+        size: bytes.
+    """
+
+    url: str
+    sha256: str
+    size: int
+
+
+class FetchedJob(NamedTuple):
+    """What was fetched for a job.
+
+    Attributes:
+        urls: the downloaded files, sorted.
+        home: names in HOME with the kept files; the job has links at their places.
+        job: the same for the job's folder.
+        environment: variables that keep libraries from asking for a network.
+    """
+
+    urls: Sequence[LockedUrl]
+    home: Sequence[str]
+    job: Sequence[str]
+    environment: Mapping[str, str]
+
+    def record(self) -> json_records.Record:
+        """Return the part of the lock."""
+        return {
+            "environment": dict(sorted(self.environment.items())),
+            "home": sorted(self.home),
+            "job": sorted(self.job),
+            "urls": [each._asdict() for each in self.urls],
+        }
+
+    def digest(self) -> str:
+        """Return the digest of this part of the lock."""
+        return hashlib.sha256(json_records.dumps(self.record())).hexdigest()
+
+    def links(self, name: str) -> dict[str, str]:
+        """Return the links of the job ``name`` to its files."""
+        top = f"data/{FOLDER}/{name}"
+        own = {f"~/{each}": f"{top}/{HOME}/{each}" for each in self.home}
+        return {**own, **{each: f"{top}/{JOB}/{each}" for each in self.job}}
+
+
+def read(folder: Path) -> dict[str, FetchedJob]:
+    """Return the lock of the definition in a folder, by job; empty if there is none. Raises UsageError."""
+    path = str(folder / FILE)
+    if not files.exists(path):
+        return {}
+    fields = json_records.loads(files.read_bytes(path), _SCHEMA, path)
+    try:
+        return {name: _job(item) for name, item in fields.record["jobs"].items()}
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UsageError(f"{path} is not a lock of `fetch`: {error!r}", _HINT) from error
+
+
+def _job(item: Mapping[str, object]) -> FetchedJob:
+    def names(key: str) -> list[str]:
+        found = item[key]
+        if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
+            raise ValueError(key)
+        return found
+
+    urls, environment = item["urls"], item["environment"]
+    if not isinstance(urls, list) or not isinstance(environment, dict):
+        raise ValueError("urls")
+    return FetchedJob([LockedUrl(**each) for each in urls], names("home"), names("job"), environment)
+
+
+def write(folder: Path, jobs: Mapping[str, FetchedJob]) -> None:
+    """Write the lock."""
+    record = json_records.stamped(_SCHEMA, {"jobs": {name: jobs[name].record() for name in sorted(jobs)}})
+    files.write_text(str(folder / FILE), json.dumps(record, indent=1) + "\n")
+
+
+def check(folder: Path, jobs: Mapping[str, FetchedJob]) -> None:
+    """Raise Refused if the files of a job are missing, or belong to another lock."""
+    for name, job in jobs.items():
+        marker = str(folder / FOLDER / name / MARKER)
+        made = files.read_text(marker).strip() if files.exists(marker) else None
+        if made != job.digest():
+            why = "are missing" if made is None else f"are not those of {FILE}"
+            hint = f"deployer fetch {folder} {name} --locked"
+            raise Refused(f"the fetched files of job {name} {why}: {folder / FOLDER / name}", hint)

@@ -1,0 +1,136 @@
+"""`fetch` with programs of others, then the same job on a simulated site without a network. Needs user namespaces."""
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.conftest import ROOT
+from tests.lab.internet import Fault, Internet
+from tests.lab.internet.hub import TOKEN
+
+HOST = "data.example.org"
+DEFINITION = """
+name: fetches
+version: 1.0.0
+base: {debian: bookworm, include: [python3, python3-requests, curl, wget, ca-certificates]}
+mpi: []
+jobs:
+  train: {command: [python3, /deployer/app/train.py], time: "00:05:00"}
+"""
+PROGRAM = """
+import json, os, pathlib, subprocess, urllib.request
+import requests
+
+cache = pathlib.Path(os.path.expanduser("~/.cache/tool"))
+places = {name: cache / name for name in ("urllib", "requests", "curl", "wget")}
+def get(name, path):
+    url = f"https://data.example.org/{name}"
+    if name == "urllib":
+        urllib.request.urlretrieve(url, path)
+    elif name == "requests":
+        path.write_bytes(requests.get(url, timeout=60).content)
+    else:
+        subprocess.run(["curl", "-fsSLo", path, url] if name == "curl" else ["wget", "-qO", path, url], check=True)
+for name, path in places.items():
+    if not path.exists():
+        cache.mkdir(parents=True, exist_ok=True)
+        get(name, path)
+os.makedirs("data", exist_ok=True)
+if not os.path.exists("data/model"):
+    first = requests.get("https://huggingface.co/org/gated/resolve/main/model.safetensors", timeout=60)
+    first.raise_for_status()
+    open("data/model", "wb").write(first.content)
+pathlib.Path("result.json.txt").write_text("x")
+print({name: path.stat().st_size for name, path in places.items()}, os.path.getsize("data/model"), flush=True)
+"""
+BODY = os.urandom(300_000)
+
+
+@pytest.fixture
+def internet(tmp_path: Path) -> Iterator[Internet]:
+    with Internet(tmp_path / "internet") as made:
+        for name in ("urllib", "requests", "curl", "wget"):
+            made.files(HOST).put(f"/{name}", name.encode() + BODY)
+        made.files(HOST).fault("/requests", Fault.CUT)
+        made.hub.add("org/gated", {"model.safetensors": BODY}, license_="apache-2.0", gated=True)
+        yield made
+
+
+@pytest.fixture
+def definition(tmp_path: Path) -> Path:
+    folder = tmp_path / "fetches"
+    (folder / "app").mkdir(parents=True)
+    (folder / "bundle.yaml").write_text(DEFINITION)
+    (folder / "app" / "train.py").write_text(PROGRAM)
+    return folder
+
+
+def deployer(*words: object, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    argv = [str(ROOT / ".venv" / "bin" / "deployer"), *map(str, words)]
+    return subprocess.run(argv, env={**os.environ, **env}, capture_output=True, text=True, timeout=900, check=False)
+
+
+def fetched(definition: Path, internet: Internet, *words: str, token: str = TOKEN) -> dict[str, Any]:
+    done = deployer("fetch", definition, "--json", *words, env={**internet.environment, "HF_TOKEN": token})
+    assert done.returncode == 0, done.stderr
+    record: dict[str, Any] = json.loads(done.stdout)
+    return record
+
+
+def test_what_programs_download_is_at_the_same_places_without_a_network(definition: Path, internet: Internet) -> None:
+    record = fetched(definition, internet)
+    assert record["kept"]["home"] == {".cache": [4, 4 * len(BODY) + len("urllibrequestscurlwget")]}
+    assert record["kept"]["job"] == {"data": [1, len(BODY)]}
+    assert record["licences"] == {"org/gated": "apache-2.0"}
+    lock = (definition / "fetch.lock").read_text()
+    assert lock.count('"sha256"') == 5
+    assert "Signature" not in lock
+    assert not [path for path in definition.rglob("*") if path.is_file() and TOKEN.encode() in path.read_bytes()]
+
+    done = deployer("rehearse", definition, "--json", env={"https_proxy": "http://127.0.0.1:9"})
+    assert (done.returncode, json.loads(done.stdout)["findings"]) == (0, []), done.stderr
+
+    before = len(internet.requests)
+    again = fetched(definition, internet)
+    assert (again["received"] < 20_000, again["changed"]) == (True, [])
+    assert {seen.status for seen in internet.requests[before:] if seen.host == HOST} == {304}
+    assert (definition / "fetch.lock").read_text() == lock
+
+
+def test_the_lock_refuses_other_files_and_keeps_the_last_ones(definition: Path, internet: Internet) -> None:
+    fetched(definition, internet)
+    internet.files(HOST).put("/curl", b"other")
+    lock = (definition / "fetch.lock").read_bytes()
+    cache = {"XDG_CACHE_HOME": str(definition.parent / "cache-of-a-colleague")}
+    refused = deployer("fetch", definition, "--locked", env={**internet.environment, "HF_TOKEN": TOKEN, **cache})
+    assert refused.returncode == 4
+    assert f"https://{HOST}/curl: it is not the file in the lock" in refused.stderr
+    assert ((definition / "fetch.lock").read_bytes(), len(list((definition / "fetched").rglob("curl")))) == (lock, 1)
+    assert f"changed: https://{HOST}/curl" in fetched(definition, internet)["changed"]
+    internet.files(HOST).fault("/wget", Fault.GONE)
+    gone = deployer("fetch", definition, env={**internet.environment, "HF_TOKEN": TOKEN})
+    assert gone.returncode == 1
+    assert f"https://{HOST}/wget: it is gone (not found)" in gone.stderr
+
+
+def test_a_gated_model_without_a_login_is_named(definition: Path, internet: Internet) -> None:
+    home = {"HF_TOKEN": "", "HF_HOME": str(definition)}
+    done = deployer("fetch", definition, env={**internet.environment, **home})
+    assert done.returncode == 1
+    assert "it is gated: accept its terms on its page, and log in" in done.stderr
+    assert not (definition / "fetched").exists()
+    assert sorted(path.name for path in definition.iterdir()) == ["app", "bundle.yaml"]
+
+
+def test_a_job_is_ended_at_a_text_or_a_time_and_its_files_are_kept(definition: Path, internet: Internet) -> None:
+    program = definition / "app" / "train.py"
+    program.write_text(PROGRAM + "import time; print('epoch 1', flush=True); time.sleep(600)\n")
+    record = fetched(definition, internet, "--until", "epoch 1")
+    assert (record["ending"], len(record["downloads"])) == ("it printed the text of --until", 5)
+    record = fetched(definition, internet, "--time", "30s")
+    assert (record["ending"], len(record["downloads"])) == ("the time limit ended it (--time)", 5)

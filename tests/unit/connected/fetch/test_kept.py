@@ -1,0 +1,103 @@
+"""Which files of a program are kept, and that its links and names lead nowhere else."""
+
+import hashlib
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from deployer.connected.fetch.kept import Kept, keep
+from deployer.contract.site.plan import HOME, JOB
+
+BODY = b"downloaded"
+DOWNLOADS = {hashlib.sha256(BODY).hexdigest(): len(BODY)}
+
+
+class Folders:
+    def __init__(self, top: Path) -> None:
+        self.home, self.job, self.target = top / "home", top / "job", top / "kept"
+        self.home.mkdir()
+        self.job.mkdir()
+
+    def put(self, path: str, body: bytes = BODY) -> Path:
+        place = (self.job if path.startswith("job/") else self.home) / path.removeprefix("job/")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(body)
+        return place
+
+    def keep(self, *wanted: str) -> Kept:
+        return keep(self.home, self.job, self.target, DOWNLOADS, wanted)
+
+    def kept(self) -> list[str]:
+        return sorted(str(path.relative_to(self.target)) for path in self.target.rglob("*") if not path.is_dir())
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> Folders:
+    return Folders(tmp_path)
+
+
+def test_the_home_is_kept_without_files_of_tools(folders: Folders) -> None:
+    for path in (".keras/datasets/x.npz", ".cache/a/b", "data-gym-cache/9b5ad"):
+        folders.put(path)
+    for path in (".cache/matplotlib/fontlist.json", "tmpab12cd34/x", ".cache/a/__pycache__/b.pyc", ".nv/x"):
+        folders.put(path)
+    folders.put(".cache/a/b.lock", b"")
+    kept = folders.keep()
+    assert folders.kept() == ["home/.cache/a/b", "home/.keras/datasets/x.npz", "home/data-gym-cache/9b5ad"]
+    assert kept.home[".cache"] == (1, len(BODY))
+    assert kept.digests == set(DOWNLOADS)
+
+
+def test_the_job_s_folder_is_kept_where_a_download_is(folders: Folders) -> None:
+    folders.put("job/data/raw/x.gz")
+    folders.put("job/data/raw/x", b"unpacked from it")
+    folders.put("job/result/model.pt", b"trained")
+    folders.put("job/extra.txt", b"by hand")
+    folders.put("job/output.log", BODY)
+    kept = folders.keep("extra.txt")
+    assert folders.kept() == ["job/data/raw/x", "job/data/raw/x.gz", "job/extra.txt"]
+    assert kept.left == ["result"]
+
+
+def test_links_of_the_hub_become_files_and_nameless_ones_go(folders: Folders) -> None:
+    blob = folders.put(".cache/huggingface/hub/models--a--b/blobs/abc")
+    for place, target in (("config.json", "../../blobs/abc"), ("absolute", str(blob).replace(str(folders.home), HOME))):
+        link = folders.home / ".cache/huggingface/hub/models--a--b/snapshots/rev" / place
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(target)
+    folders.keep()
+    top = "home/.cache/huggingface/hub/models--a--b/snapshots/rev"
+    assert folders.kept() == [f"{top}/absolute", f"{top}/config.json"]
+    assert (folders.target / top / "config.json").read_bytes() == BODY
+    assert not (folders.target / top / "config.json").is_symlink()
+
+
+@pytest.mark.parametrize("target", ["/etc/passwd", "../../etc/passwd", "gone", f"{JOB}/../../etc/passwd", "loop", "."])
+def test_links_that_lead_elsewhere_are_left(folders: Folders, target: str) -> None:
+    folders.put("job/data/x")
+    (folders.job / "data" / "loop").symlink_to(target)
+    kept = folders.keep()
+    assert folders.kept() == ["job/data/x"]
+    assert kept.outside == ["data/loop"]
+
+
+def test_sockets_and_pipes_are_left_and_closed_folders_are_read(folders: Folders) -> None:
+    os.mkfifo(folders.home / "pipe")
+    hidden = folders.put("closed/x")
+    hidden.chmod(0)
+    hidden.parent.chmod(0)
+    folders.keep()
+    assert folders.kept() == ["home/closed/x"]
+    assert stat.S_IMODE((folders.target / "home/closed/x").stat().st_mode) == 0o600
+
+
+def test_files_that_run_code_when_they_are_loaded_are_listed(folders: Folders) -> None:
+    folders.put("m/pytorch_model.bin", b"\x80\x02}")
+    folders.put("m/zip.pt", b"PK\x03\x04")
+    folders.put("m/plain.bin", b"\0\0\0\0")
+    folders.put("m/model.safetensors", b"\x80\x02}")
+    folders.put(".cache/huggingface/modules/x/modeling.py", b"import os")
+    kept = folders.keep()
+    assert kept.running == [".cache/huggingface/modules/x/modeling.py", "m/pytorch_model.bin", "m/zip.pt"]
