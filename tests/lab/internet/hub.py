@@ -110,6 +110,11 @@ class Hub:
         self.xet = True
         self.renamed: dict[str, str] = {}
         self.hosts: dict[str, Handler] = {HOST: self._hub, "hf.co": self._hub, CDN: self._cdn}
+        # `datasets` counts a download at the one, and asks the other for a copy in parquet: it does without both.
+        self.hosts["s3.amazonaws.com"] = lambda _: text(
+            403, "<Error><Code>AccessDenied</Code></Error>", "application/xml"
+        )
+        self.hosts["datasets-server.huggingface.co"] = lambda _: as_json({"error": "Not found."}, 404)
         self._repositories: dict[tuple[str, str], Repository] = {}
         self._signatures = itertools.count(1)
 
