@@ -390,7 +390,7 @@ def main() -> None:
         for each in SCRIPTS
         if args.image in (None, each.image) and (not args.only or each.name in args.only.split(","))
     ]
-    with Internet(folder / "internet") as internet:
+    with Internet(folder / f"internet-{os.getpid()}") as internet:
         fetched_data.furnish(internet, args.tiny, args.whisper)
         if args.direct:
             for script in wanted:
