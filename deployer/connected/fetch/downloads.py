@@ -9,7 +9,6 @@ import hashlib
 import json
 import os
 import re
-import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, NamedTuple
@@ -66,9 +65,10 @@ class BodyWriter:
         self._stream, self._hash, self.size = stream, hashlib.sha256(), 0
 
     def write(self, chunk: bytes) -> None:
-        """Add a part of the body. Raises OSError."""
+        """Add a part of the body. Raises DeployerError."""
         self._hash.update(chunk)
-        self._stream.write(chunk)
+        with files.errors_named("write the downloads of fetch"):
+            self._stream.write(chunk)
         self.size += len(chunk)
 
     @property
@@ -115,8 +115,3 @@ class DownloadStore:
 
     def _path(self, url: str) -> str:
         return str(self._folder / caches.key(shown(url)))
-
-
-def copy(source: IO[bytes], target: IO[bytes]) -> None:
-    """Copy the rest of an open file to another."""
-    shutil.copyfileobj(source, target, files.CHUNK)

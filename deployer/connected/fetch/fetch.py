@@ -132,6 +132,7 @@ def fetch(
         JobFailed: the job failed; nothing is kept.
         IntegrityError: with ``locked``, a file is not that of the lock.
         Refused: this machine cannot simulate a site, or ``locked`` without a lock.
+        SpaceError: the disk is full.
         DeployerError: as ``Packing.bundle`` and ``rehearse`` raise.
     """
     locked = _locked(definition, job) if request.locked else None
@@ -146,12 +147,14 @@ def fetch(
         home = part / "run"
         home.mkdir(parents=True, mode=0o700)
         files.write_text(str(home / _CA), recorder.certificate.decode(), 0o600)
-        online = Online(recorder.doors, str(home), _environment(), request.until)
+        online = Online(recorder.doors, str(home), str(home / _CA), _environment(), request.until)
         asked = RehearsalRequest(str(bundle), job, None, 1, request.seconds, (), request.extra)
         outcome, log = _run(asked, online, recorder, say)
         (home / _CA).unlink(missing_ok=True)
         recorder.settle()
         records = recorder.records
+        if records.full:
+            raise records.full
         _refuse_other_files(records.refusals.values(), locked)
         ending = _ending(outcome, records.refusals.values(), log)
         found = list(records.downloads.values())

@@ -25,7 +25,7 @@ import urllib3
 
 from deployer import __version__
 from deployer.connected.fetch.downloads import BodyWriter, Download, DownloadStore, shown
-from deployer.contract.base.errors import DeployerError
+from deployer.contract.base.errors import DeployerError, IntegrityError, SpaceError, TransferError
 
 #: Seconds to connect to a host, and to wait for its next bytes.
 _TIMEOUT = (20.0, 120.0)
@@ -35,7 +35,7 @@ _TRIES = 6
 _SETTLE = 10.0
 _CHUNK = 256 * 1024
 _MAX_BODY = 64 * 1024 * 1024  # of a request
-_GONE, _MOVED = (404, 410), (301, 308)
+_REDIRECTED, _MOVED = (301, 302, 303, 307, 308), (301, 308)
 #: Headers that belong to one connection, and those by which a server would send another body than the file's.
 _HOP = {"connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade", "host"}
 _CONDITIONS = ("range", "if-none-match", "if-modified-since", "if-range", "authorization", "cookie")
@@ -64,6 +64,8 @@ class Records:
         refusals: the requests without a file, by URL.
         asked: all requested hosts, with the number of requests.
         received: bytes that came over the network.
+        full: the error if the disk was full.
+        led: the first address of each one to which a host led the program.
     """
 
     def __init__(self) -> None:
@@ -72,6 +74,12 @@ class Records:
         self.refusals: dict[str, Refusal] = {}
         self.asked: dict[str, int] = {}
         self.received = 0
+        self.full: SpaceError | None = None
+        self.led: dict[str, str] = {}
+
+    def name(self, url: str) -> str:
+        """Return the address by which a file is known: without logins, and that which led to it, if any."""
+        return self.led.get(shown(url), shown(url))
 
     def ask(self, host: str) -> None:
         """Count a request."""
@@ -92,7 +100,12 @@ class Records:
     def refuse(self, url: str, status: int, why: str) -> None:
         """Record a request without a file."""
         with self._lock:
-            self.refusals[shown(url)] = Refusal(shown(url), status, why)
+            self.refusals[self.name(url)] = Refusal(self.name(url), status, why)
+
+    def lead(self, url: str, location: str) -> None:
+        """Record that a host leads from an address to another."""
+        with self._lock:
+            self.led[shown(location)] = self.name(url)
 
 
 class Rules(NamedTuple):
@@ -257,11 +270,10 @@ class _Exchange(BaseHTTPRequestHandler):
         try:
             with contextlib.closing(_Request(self, url, body, recorder)) as request:
                 request.answer()
-        except DeployerError as error:  # the disk is full
-            recorder.records.refuse(url, 0, error.message)
-            self.close_connection = True
-        except _CUT as error:
-            recorder.records.refuse(url, 0, _reason(error))
+        except (*_CUT, DeployerError) as error:
+            if isinstance(error, SpaceError):
+                recorder.records.full = error
+            recorder.records.refuse(url, 0, error.message if isinstance(error, DeployerError) else _reason(error))
             self.close_connection = True
             if not self.is_begun:
                 with contextlib.suppress(OSError):
@@ -304,6 +316,7 @@ class _Request:
     def __init__(self, exchange: _Exchange, url: str, body: bytes | None, recorder: Recorder) -> None:
         self._exchange, self._url, self._body, self._recorder = exchange, url, body, recorder
         self._records, self._rules = recorder.records, recorder.rules
+        self._name = self._records.name(url)
         self._response: requests.Response | None = None
         kept = {name: value for name, value in exchange.headers.items() if name.lower() not in _HOP}
         self._headers = {**kept, "Accept-Encoding": "identity"}
@@ -322,10 +335,12 @@ class _Request:
 
     def answer(self) -> None:
         """Answer the program, and record it. Raises one of _CUT, DeployerError."""
-        stored = self._stored
-        if stored and self._rules.locked and self._rules.locked.get(stored.url) == stored.sha256:
+        stored, wanted = self._stored, (self._rules.locked or {}).get(self._name)
+        if stored and wanted == stored.sha256:
             self._from_store(stored)
             return
+        if wanted:
+            stored = None
         conditions = {}
         if stored:
             pairs = (("If-None-Match", "etag"), ("If-Modified-Since", "last-modified"))
@@ -343,13 +358,15 @@ class _Request:
             self._exchange.wfile.write(self._relay(headers, self._pieces()))
             return
         with self._recorder.store.writing(self._url, headers) as writer:
-            end = self._relay(headers, self._pieces(), writer)
-            wanted = (self._rules.locked or {}).get(shown(self._url), writer.sha256)
-            if wanted != writer.sha256:
+            try:
+                end = self._relay(headers, self._pieces(), writer)
+            except _CUT as error:  # an OSError would be taken for one of the cache
+                raise TransferError(_reason(error)) from error
+            if wanted not in (None, writer.sha256):
                 self._cut()
-                raise OSError(f"it is not the file in the lock: SHA-256 {writer.sha256}, {writer.size} bytes")
+                raise IntegrityError(f"it is not the file in the lock: SHA-256 {writer.sha256}, {writer.size} bytes")
         # The program has the end of a file only when it is stored and recorded: the job may end right after it.
-        self._records.add(Download(shown(self._url), writer.sha256, writer.size, headers))
+        self._records.add(Download(self._name, writer.sha256, writer.size, headers))
         self._exchange.wfile.write(end)
 
     def _ask(self, more: Mapping[str, str]) -> requests.Response:
@@ -366,15 +383,17 @@ class _Request:
         with self._recorder.store.open(self._url) as stream:
             while chunk := stream.read(_CHUNK):
                 self._exchange.wfile.write(chunk)
-        self._records.add(stored)
+        self._records.add(stored._replace(url=self._name))
 
     def _note(self, response: requests.Response) -> None:
         """Record an answer that is not the file."""
         code, locked = response.status_code, self._rules.locked
         if code >= 400 and self._exchange.command in ("GET", "HEAD"):
             self._records.refuse(self._url, code, _words(code, response.headers))
-        elif code in _MOVED and locked and shown(self._url) in locked:
-            self._records.refuse(self._url, code, "moved to " + shown(urljoin(self._url, response.headers["location"])))
+        elif code in _REDIRECTED and (location := response.headers.get("location")):
+            self._records.lead(self._url, urljoin(self._url, location))
+            if code in _MOVED and locked and self._name in locked:
+                self._records.refuse(self._url, code, "moved to " + shown(urljoin(self._url, location)))
 
     def _relay(self, headers: dict[str, str], pieces: Iterator[bytes], writer: BodyWriter | None = None) -> bytes:
         """Send an answer but its last bytes, and return these. A body of unknown size is sent in chunks.
@@ -429,7 +448,7 @@ class _Request:
                 response = self._ask({"Range": f"bytes={done}-", "If-Range": validator})
                 continues = response.status_code == 206
                 if not continues or not response.headers.get("content-range", "").startswith(f"bytes {done}-"):
-                    raise DeployerError(f"{shown(self._url)} was cut, and its server does not continue it")
+                    raise TransferError("it was cut, and its server does not continue it")
 
 
 def _words(code: int, headers: Mapping[str, str]) -> str:

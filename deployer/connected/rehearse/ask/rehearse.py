@@ -59,6 +59,12 @@ _JOB = ("/bin/bash", "-l", "./job.sh")
 #: Files of a job's folder that run outside the container, which nothing can change during the job; and files that
 #: job.sh writes, which the nodes cannot change.
 _JOB_PROGRAMS, _SCRIPTS_OWN = ("job.sh", "agent", "job.json"), ("environment", "machines")
+#: Where distributions and Python's certifi keep CA certificates.
+_CERTIFICATES = (
+    *("etc/ssl/certs/ca-certificates.crt", "etc/ssl/ca-bundle.pem", "etc/pki/tls/certs/ca-bundle.crt"),
+    *("etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem", "opt/*/lib/python3*/site-packages/certifi/cacert.pem"),
+    *(f"usr/{place}/python3*/*-packages/certifi/cacert.pem" for place in ("lib", "local/lib")),
+)
 #: The folder with the observers' records, beside the private root folder.
 _OBSERVED = "observed"
 _MAX_RESULT = 64 * 1024 * 1024
@@ -84,12 +90,14 @@ class Online(NamedTuple):
     Attributes:
         doors: the socket of the program that answers for the internet.
         home: the folder that is the job's HOME.
+        certificates: a file in ``home`` with the CA certificates that the job's programs must trust.
         environment: variables of the job.
         until: end the job when it prints this text; empty: never.
     """
 
     doors: str
     home: str
+    certificates: str
     environment: Mapping[str, str]
     until: str = ""
 
@@ -177,7 +185,7 @@ def rehearse(
         installed = site.install(request.bundle, tell)
         with _alone(root.parent / "lock"):
             site.take(manifest, wanted, request, installed, memory_mb)
-            folder = site.prepare(request, wanted, manifest, job, installed["digest"], online)
+            folder = site.prepare(request, wanted, manifest, job, installed, online)
         where = counted(wanted.nodes, "simulated node")
         tell(f"running {job.name} on {where}, {request.seconds} s at most")
         layered = _layered(Path(installed["folder"]), site.carriers(folder), request.site)
@@ -285,8 +293,8 @@ class _Site:
             (self._world / "bin" / far_launcher.SLURM).write_text(json.dumps(of_slurm))
 
     def prepare(
-        self, request: RehearsalRequest, wanted: RehearsedLayout, manifest: Manifest, job: Job, digest: str,
-        online: Online | None,
+        self, request: RehearsalRequest, wanted: RehearsedLayout, manifest: Manifest, job: Job,
+        installed: Mapping[str, Any], online: Online | None,
     ) -> Path:  # fmt: skip
         """Make the job's folder with the site's `run` and the rehearsal's folders, and return it."""
         minutes, seconds = divmod(request.seconds, 60)
@@ -295,7 +303,10 @@ class _Site:
         words += [f"--time={minutes // 60:02}:{minutes % 60:02}:{seconds:02}"]
         if online:
             words += [f"--home={online.home}", *(f"--env={name}={value}" for name, value in online.environment.items())]
-        image = f"{manifest.name}@{digest.rpartition(':')[2]}"
+            words += [
+                f"--bind={online.certificates}:{path}" for path in _certificates_of(Path(installed["folder"], "rootfs"))
+            ]
+        image = f"{manifest.name}@{installed['digest'].rpartition(':')[2]}"
         words += [image, *([job.name] if manifest.jobs else []), "--", *request.extra]
         folder = Path(self._ask(words, _QUICK)["folder"])
         observations.prepare(str(folder))
@@ -424,6 +435,12 @@ def _shorten(path: Path) -> None:
             data = os.pread(stream.fileno(), min(files.CHUNK, _MAX_LOG - at), from_here + at)
             os.pwrite(stream.fileno(), data, at)
         os.truncate(stream.fileno(), _MAX_LOG)
+
+
+def _certificates_of(rootfs: Path) -> list[str]:
+    """Return the files of an image with CA certificates, for programs that read no variable."""
+    found = (path for pattern in _CERTIFICATES for path in sorted(rootfs.glob(pattern)))
+    return [f"/{path.relative_to(rootfs)}" for path in found if path.is_file() and not path.is_symlink()]
 
 
 def _observer(folder: Path, nodes: int, online: Online | None) -> list[str]:

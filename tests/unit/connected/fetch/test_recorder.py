@@ -210,6 +210,7 @@ def test_the_login_reaches_the_hub_alone_and_nothing_else(start: Start, internet
     assert first.status == 302
     assert program.get(first.headers["location"]).body == BODY
     program.get(f"https://{HOST}/a.bin")
+    assert f"https://huggingface.co/org/model/resolve/{revision}/model.safetensors" in recorder.records.downloads
     written = [path.read_text() for path in (tmp_path / "store").glob("*.json")]
     assert not [text for text in (*written, *recorder.records.downloads) if secret in text or "Signature" in text]
     program, recorder = start()
@@ -235,3 +236,13 @@ def test_parts_and_questions_are_passed_on_but_are_not_files(start: Start) -> No
 )
 def test_logins_in_addresses_are_left_out(url: str, expected: str) -> None:
     assert shown(url) == expected
+
+
+def test_an_older_file_of_the_cache_is_not_taken_for_the_lock_s(start: Start, internet: Internet) -> None:
+    program, _ = start()
+    program.get(f"https://{HOST}/a.bin")
+    program, recorder = start(locked={f"https://{HOST}/a.bin": "0" * 64})
+    with pytest.raises(http.client.IncompleteRead):
+        program.get(f"https://{HOST}/a.bin")
+    assert [seen.status for seen in internet.requests] == [200, 200]
+    assert recorder.records.downloads == {}
