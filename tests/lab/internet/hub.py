@@ -155,6 +155,8 @@ class Hub:
         if path == "/api/whoami-v2":
             known = {"type": "user", "name": "lab", "auth": {"accessToken": {"displayName": "lab", "role": "read"}}}
             return as_json(known) if request.bearer else as_json({"error": "Invalid username or password."}, 401)
+        if path.startswith("/api/telemetry/"):
+            return text(200, "OK")
         if match := _CACHED.fullmatch(path):
             kind, name, revision, file = match.groups()
             return self._file(request, self._found(request, _KINDS[kind], name), unquote(revision), unquote(file))
