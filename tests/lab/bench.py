@@ -27,6 +27,7 @@ from deployer.system import files
 from tests.lab import (
     bench_again,
     bench_delta,
+    bench_imb,
     bench_journey,
     bench_network,
     bench_overhead,
@@ -209,6 +210,7 @@ def main() -> None:
     command = verbs.add_parser("ping")
     command.set_defaults(run=bench_ping.measure)
     command.add_argument("--lab", default="bench-ping", help="the lab to make, and to remove at the end")
+    bench_imb.add_parser(verbs)
     bench_network.add_parser(verbs)
     bench_overhead.add_parser(verbs)
     bench_rehearse.add_parser(verbs)

@@ -54,6 +54,8 @@ VARIABLES = (
                  "proxies of a build, in upper or lower case; no image contains them"),
     UserVariable(("PIP_CERT", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"), LAPTOP,
                  "CA certificates of a build, if DEPLOYER_CA_BUNDLE is not set; the first counts"),
+    UserVariable(("HF_TOKEN", "HF_TOKEN_PATH", "HF_HOME"), LAPTOP,
+                 "your login at the Hugging Face hub, for `fetch`: the token, its file, or the folder of that file"),
     UserVariable(("PIP_*",), LAPTOP, "pip's own settings: indexes and proxy of a build"),
     UserVariable(("SSH_AUTH_SOCK", "SSH_ASKPASS", "SSH_ASKPASS_REQUIRE", "SSH_SK_PROVIDER", "DISPLAY", "KRB5CCNAME"),
                  LAPTOP,

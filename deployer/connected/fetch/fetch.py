@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 from deployer.connected.deploy.packing import DeployRequest, DeployStage, Packing
 from deployer.connected.fetch import hub, kept
 from deployer.connected.fetch.downloads import Download, DownloadStore
-from deployer.connected.fetch.kept import Kept
-from deployer.connected.fetch.recorder import Recorder, Refusal, Rules
+from deployer.connected.fetch.kept import KeptFiles
+from deployer.connected.fetch.recorder import FetchRules, Recorder, Refusal
 from deployer.connected.ground import caches, progress
 from deployer.connected.image.definition import fetched
 from deployer.connected.image.definition.definition import Definition
@@ -90,7 +90,7 @@ class Fetched(NamedTuple):
     refusals: Sequence[Refusal]
     hosts: Mapping[str, int]
     received: int
-    kept: Kept
+    kept: KeptFiles
     licences: Mapping[str, str]
     changed: Sequence[str]
 
@@ -139,7 +139,7 @@ def fetch(
     folder = definition.folder
     with _alone(folder), contextlib.ExitStack() as cleanup:
         bundle = _packed(definition.to_fetch(job), job, request, show, say)
-        recorder = Recorder(DownloadStore(), Rules(locked, hub.login, request.private, request.ca_bundle))
+        recorder = Recorder(DownloadStore(), FetchRules(locked, hub.login, request.private, request.ca_bundle))
         cleanup.callback(caches.FETCH.trim)
         cleanup.callback(recorder.close)
         part = Path(files.part_of(str(folder / fetched.FOLDER)))

@@ -36,7 +36,7 @@ _MOST = 1_000_000
 _Count = tuple[int, int]
 
 
-class Kept(NamedTuple):
+class KeptFiles(NamedTuple):
     """The kept files.
 
     Attributes:
@@ -56,7 +56,7 @@ class Kept(NamedTuple):
     digests: set[str]
 
 
-def keep(home: Path, job: Path, target: Path, downloads: Mapping[str, int], wanted: Collection[str] = ()) -> Kept:
+def keep(home: Path, job: Path, target: Path, downloads: Mapping[str, int], wanted: Collection[str] = ()) -> KeptFiles:
     """Give the files to keep a second name below the new folder ``target``, in ``home`` and ``job``.
 
     Args:
@@ -69,7 +69,7 @@ def keep(home: Path, job: Path, target: Path, downloads: Mapping[str, int], want
         Refused: there are too many files.
         DeployerError: the disk is full.
     """
-    kept = Kept({}, {}, [], [], [], set())
+    kept = KeptFiles({}, {}, [], [], [], set())
     with files.errors_named(f"write {target}"):
         _tree(_Source(home, HOME), "", target / "home", downloads, kept, kept.home)
         for name in files.names(str(job)):
@@ -129,7 +129,7 @@ class _Source:
 
 
 def _tree(
-    source: _Source, name: str, target: Path, downloads: Mapping[str, int], kept: Kept, counts: dict[str, _Count]
+    source: _Source, name: str, target: Path, downloads: Mapping[str, int], kept: KeptFiles, counts: dict[str, _Count]
 ) -> None:
     """Keep the files at and below a name of a folder, and count them by the first part of their path."""
     sizes = set(downloads.values())

@@ -108,7 +108,7 @@ class Records:
             self.led[shown(location)] = self.name(url)
 
 
-class Rules(NamedTuple):
+class FetchRules(NamedTuple):
     """How requests are answered.
 
     Attributes:
@@ -127,7 +127,7 @@ class Rules(NamedTuple):
 class Recorder:
     """Answers the requests that come through the doors, in threads, until it is closed."""
 
-    def __init__(self, store: DownloadStore, rules: Rules) -> None:
+    def __init__(self, store: DownloadStore, rules: FetchRules) -> None:
         self.records, self.rules, self.store = Records(), rules, store
         self._authority = trustme.CA()
         self._contexts: dict[str, ssl.SSLContext] = {}

@@ -755,8 +755,8 @@ _FILES_IN_MEMORY = (
 )
 _FILES_REMEDY = "write large files to the job's folder, or bind a folder of a disk: --bind SRC:DST"
 _LATER_REMEDY = (
-    "it expects what an earlier program downloads: give the job that program's command (`fetch:` in the definition) "
-    "and run deployer fetch, or put the files in the bundle (`data:` and `links`)"
+    "it expects what an earlier program downloads: give the job that program's command (`fetch:` in the definition), "
+    "and run deployer fetch on the laptop; or put the files in the bundle (`data:` and `links`)"
 )
 _MODULE_REMEDY = "install the package in the image, or add it to the wheels of the definition"
 

@@ -294,7 +294,7 @@ class _Site:
 
     def prepare(
         self, request: RehearsalRequest, wanted: RehearsedLayout, manifest: Manifest, job: Job,
-        installed: Mapping[str, Any], online: Online | None,
+        installed: Mapping[str, Any], online: Online | None = None,
     ) -> Path:  # fmt: skip
         """Make the job's folder with the site's `run` and the rehearsal's folders, and return it."""
         minutes, seconds = divmod(request.seconds, 60)
@@ -317,7 +317,7 @@ class _Site:
 
     def run(
         self, request: RehearsalRequest, wanted: RehearsedLayout, folder: Path, memory_mb: int | None,
-        layered: Sequence[str], online: Online | None,
+        layered: Sequence[str], online: Online | None = None,
     ) -> WorldReport:  # fmt: skip
         """Run the job on the simulated site. Its changes in the folders of ``layered`` are discarded at the end."""
         writable = [str(folder), str(self._world / "site"), *map(own_paths.source, request.binds)]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from deployer.connected.fetch.kept import Kept, keep
+from deployer.connected.fetch.kept import KeptFiles, keep
 from deployer.contract.site.plan import HOME, JOB
 
 BODY = b"downloaded"
@@ -26,7 +26,7 @@ class Folders:
         place.write_bytes(body)
         return place
 
-    def keep(self, *wanted: str) -> Kept:
+    def keep(self, *wanted: str) -> KeptFiles:
         return keep(self.home, self.job, self.target, DOWNLOADS, wanted)
 
     def kept(self) -> list[str]:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 
 from deployer.connected.fetch.downloads import DownloadStore, shown
-from deployer.connected.fetch.recorder import Recorder, Rules
+from deployer.connected.fetch.recorder import FetchRules, Recorder
 from deployer.connected.rehearse.world import doors
 from tests.lab.internet import Fault, Internet
 from tests.lab.internet.hub import TOKEN
@@ -83,7 +83,7 @@ def start(internet: Internet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
     def begin(**rules: object) -> tuple[Program, Recorder]:
         values = {"locked": None, "logins": lambda _: "", **rules}
-        recorder = Recorder(DownloadStore(tmp_path / "store"), Rules(**values))  # type: ignore[arg-type]
+        recorder = Recorder(DownloadStore(tmp_path / "store"), FetchRules(**values))  # type: ignore[arg-type]
         made.append(recorder)
         return Program(recorder, doors.open_for(recorder.doors)), recorder
 

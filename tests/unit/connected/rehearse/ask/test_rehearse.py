@@ -52,7 +52,7 @@ def test_a_job_of_any_name_is_rehearsed_by_its_name(name, tmp_path, monkeypatch)
     monkeypatch.setattr(site, "_ask", lambda words, timeout: asked.append(words) or {"folder": str(tmp_path)})
     job = Job(name, ["true"], 1, 1, 1, "00:01:00")
     request = RehearsalRequest("b.tar", None, None, None, 10)
-    site.prepare(request, RehearsedLayout(1, 1, 1, 1), MANIFEST._replace(jobs=[job]), job, "sha256:0")
+    site.prepare(request, RehearsedLayout(1, 1, 1, 1), MANIFEST._replace(jobs=[job]), job, {"digest": "sha256:0"})
     assert asked[0][-3:] == [f"{MANIFEST.name}@0", name, "--"]
 
 
