@@ -42,7 +42,7 @@ class KeptFiles(NamedTuple):
     Attributes:
         home: names in HOME, with the number of files and bytes.
         job: the same in the job's folder.
-        left: names in the job's folder in which no file was a download.
+        left: names in the job's folder in which no file was a download, other than copies from HOME.
         outside: links that lead to no file of the folder.
         running: kept files that run code when they are loaded.
         digests: digests of kept files that have the size of a download.
@@ -72,11 +72,13 @@ def keep(home: Path, job: Path, target: Path, downloads: Mapping[str, int], want
     kept = KeptFiles({}, {}, [], [], [], set())
     with files.errors_named(f"write {target}"):
         _tree(_Source(home, HOME), "", target / "home", downloads, kept, kept.home)
+        # A file that HOME has too is a copy: results include their model's tokenizer.
+        others = {sha256: size for sha256, size in downloads.items() if sha256 not in kept.digests}
         for name in files.names(str(job)):
             if name.startswith(".") or name in links.OURS:
                 continue
             source = _Source(job, JOB)
-            if name in wanted or source.has_download(name, downloads):
+            if name in wanted or source.has_download(name, others):
                 _tree(source, name, target / "job", downloads, kept, kept.job)
             else:
                 kept.left.append(name)

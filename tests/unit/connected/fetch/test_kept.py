@@ -61,6 +61,15 @@ def test_the_job_s_folder_is_kept_where_a_download_is(folders: Folders) -> None:
     assert kept.left == ["result"]
 
 
+def test_results_with_a_copy_of_a_download_in_home_are_left(folders: Folders) -> None:
+    folders.put(".cache/huggingface/hub/tokenizer.json")
+    folders.put("job/out/tokenizer.json")
+    folders.put("job/out/checkpoint-2/model.safetensors", b"trained")
+    kept = folders.keep()
+    assert folders.kept() == ["home/.cache/huggingface/hub/tokenizer.json"]
+    assert kept.left == ["out"]
+
+
 def test_links_of_the_hub_become_files_and_nameless_ones_go(folders: Folders) -> None:
     blob = folders.put(".cache/huggingface/hub/models--a--b/blobs/abc")
     for place, target in (("config.json", "../../blobs/abc"), ("absolute", str(blob).replace(str(folders.home), HOME))):
