@@ -59,7 +59,7 @@ class Script(NamedTuple):
     """A published script.
 
     Attributes:
-        image: ``torch`` or ``tables``: which image has its packages.
+        image: which of :data:`PACKAGES` it has.
         words: its own options, which make it small.
         beside: other files of the repository that it reads.
         copied: it writes beside itself, so the job copies its files into its folder first.
@@ -136,9 +136,9 @@ SCRIPTS = (
     Script("seaborn-heatmap", "tables", SEABORN, "examples/spreadsheet_heatmap.py"),
     Script("seaborn-bars", "tables", SEABORN, "examples/grouped_barplot.py"),
     Script("seaborn-regression", "tables", SEABORN, "examples/regression_marginals.py"),
-    Script("sklearn-titanic", "tables", SKLEARN, "compose/plot_column_transformer_mixed_types.py"),
-    Script("sklearn-mnist", "tables", SKLEARN, "neural_networks/plot_mnist_filters.py"),
-    Script("sklearn-co2", "tables", SKLEARN, "gaussian_process/plot_gpr_co2.py"),
+    Script("sklearn-titanic", "debian", SKLEARN, "compose/plot_column_transformer_mixed_types.py"),
+    Script("sklearn-mnist", "debian", SKLEARN, "neural_networks/plot_mnist_filters.py"),
+    Script("sklearn-co2", "debian", SKLEARN, "gaussian_process/plot_gpr_co2.py"),
     Script("statsmodels-formulas", "tables", STATSMODELS, "examples/python/formulas.py"),
     Script("statsmodels-contrasts", "tables", STATSMODELS, "examples/python/contrasts.py"),
     Script("networkx-facebook", "tables", NETWORKX, "examples/3d_drawing/plot_facebook_3d.py"),
@@ -148,8 +148,9 @@ SCRIPTS = (
            environment={"CI": "1"}),
 )  # fmt: skip
 
-#: What each image installs; the whole list, with pins, is made when the image is built.
-PACKAGES = {
+#: What each image installs with pip. The third has Debian's own packages, which are as old as their examples.
+PACKAGES: dict[str, tuple[str, ...]] = {
+    "debian": (),
     "torch": (
         "torch==2.13.0+cpu", "transformers==5.24.0", "datasets==5.2.0", "peft", "trl", "accelerate", "evaluate",
         "lightning", "sentence-transformers", "tiktoken", "nltk", "scikit-learn", "matplotlib", "requests",
@@ -159,6 +160,7 @@ PACKAGES = {
         "requests",
     ),
 }  # fmt: skip
+_DEBIAN = ["python3-matplotlib", "python3-pandas", "python3-sklearn"]
 _SECONDS = 100
 
 
@@ -275,15 +277,11 @@ CMD ["python3"]
 def define(image: str, scripts: Sequence[Script], folder: Path, wheels: Path | None, pins: Path | None) -> Path:
     """Write the definition of an image, with a job for each of the scripts; return its folder."""
     made = folder / f"fetched-{image}"
-    (made / "wheels").mkdir(parents=True, exist_ok=True)
     shutil.rmtree(made / "app", ignore_errors=True)
-    if wheels is not None:
-        for wheel in wheels.glob("*.whl"):
-            if not (made / "wheels" / wheel.name).exists():
-                shutil.copy(wheel, made / "wheels")
-    (made / "wheels" / "README").write_text("Wheels that no index has.\n")
-    (made / "Dockerfile").write_text(_DOCKERFILE.format(name=image))
-    (made / "requirements.txt").write_text(pins.read_text() if pins else "\n".join([*PACKAGES[image], ""]))
+    made.mkdir(parents=True, exist_ok=True)
+    packages = ["python3"] if PACKAGES[image] else ["python3", *_DEBIAN]
+    if PACKAGES[image]:
+        _context(made, image, wheels, pins)
     jobs = {}
     for script in scripts:
         place(script, made / "app")
@@ -294,12 +292,23 @@ def define(image: str, scripts: Sequence[Script], folder: Path, wheels: Path | N
     record: dict[str, Any] = {
         "name": made.name,
         "version": "1.0.0",
-        "base": {"debian": "bookworm", "include": ["python3"]},
+        "base": {"debian": "bookworm", "include": packages},
         "mpi": [],
         "jobs": jobs,
     }
     (made / "bundle.yaml").write_text(yaml.safe_dump(record, sort_keys=False))
     return made
+
+
+def _context(made: Path, image: str, wheels: Path | None, pins: Path | None) -> None:
+    """Write what the image is built from."""
+    (made / "wheels").mkdir(exist_ok=True)
+    for wheel in wheels.glob("*.whl") if wheels else ():
+        if not (made / "wheels" / wheel.name).exists():
+            shutil.copy(wheel, made / "wheels")
+    (made / "wheels" / "README").write_text("Wheels that no index has.\n")
+    (made / "Dockerfile").write_text(_DOCKERFILE.format(name=image))
+    (made / "requirements.txt").write_text(pins.read_text() if pins else "\n".join([*PACKAGES[image], ""]))
 
 
 def deployer(*words: str | Path, environment: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
