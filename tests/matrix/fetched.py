@@ -108,7 +108,7 @@ SCRIPTS = (
     Script("trl-reward", "torch", TRL, "trl/scripts/reward.py",
            (*_QWEN, "--dataset_name", "trl-lib/ultrafeedback_binarized", *_TRL), language=True),
     Script("peft-lora-ga", "torch", PEFT, "examples/lora_ga_finetuning/lora_ga_finetuning.py",
-           ("--max_length", "32", "--num_epochs", "1"), language=True),
+           ("--max_length", "32", "--num_epochs", "1", "--dataset_name", "Salesforce/wikitext"), language=True),
     Script("peft-olora", "torch", PEFT, "examples/olora_finetuning/olora_finetuning.py", _ALPACA, language=True),
     Script("peft-shira", "torch", PEFT, "examples/shira_finetuning/shira_finetuning.py", _ALPACA, language=True),
     Script("accelerate-lm", "torch", ACCELERATE,
@@ -156,7 +156,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
         "lightning", "sentence-transformers", "tiktoken", "nltk", "scikit-learn", "matplotlib", "requests",
     ),
     "tables": (
-        "scikit-learn", "pandas", "seaborn", "statsmodels", "networkx", "jax==0.10.2", "jaxlib==0.10.2", "numpyro",
+        "scikit-learn", "pandas", "seaborn", "statsmodels", "networkx", "jax==0.10.2", "jaxlib==0.10.2", "numpyro==0.21.0",
         "requests",
     ),
 }  # fmt: skip
