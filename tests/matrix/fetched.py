@@ -156,8 +156,8 @@ PACKAGES: dict[str, tuple[str, ...]] = {
         "lightning", "sentence-transformers", "tiktoken", "nltk", "scikit-learn", "matplotlib", "requests",
     ),
     "tables": (
-        "scikit-learn", "pandas", "seaborn", "statsmodels", "networkx", "jax==0.10.2", "jaxlib==0.10.2", "numpyro==0.21.0",
-        "requests",
+        "scikit-learn", "pandas", "seaborn", "statsmodels", "networkx", "jax==0.10.2", "jaxlib==0.10.2",
+        "numpyro==0.21.0", "requests",
     ),
 }  # fmt: skip
 _DEBIAN = ["python3-matplotlib", "python3-pandas", "python3-sklearn"]
