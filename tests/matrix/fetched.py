@@ -110,7 +110,8 @@ SCRIPTS = (
     Script("peft-lora-ga", "torch", PEFT, "examples/lora_ga_finetuning/lora_ga_finetuning.py",
            ("--max_length", "32", "--num_epochs", "1", "--dataset_name", "Salesforce/wikitext"), language=True),
     Script("peft-olora", "torch", PEFT, "examples/olora_finetuning/olora_finetuning.py", _ALPACA, language=True),
-    Script("peft-shira", "torch", PEFT, "examples/shira_finetuning/shira_finetuning.py", _ALPACA, language=True),
+    Script("peft-shira", "torch", PEFT, "examples/shira_finetuning/shira_finetuning.py",
+           (*_ALPACA, "--shira_r", "4"), language=True),
     Script("accelerate-lm", "torch", ACCELERATE,
            "examples/by_feature/gradient_accumulation_for_autoregressive_models.py", ("--cpu",), language=True),
     # other models
