@@ -376,7 +376,7 @@ def through(image: str, scripts: Sequence[Script], folder: Path, args: argparse.
     rows = []
     for script in scripts:
         rows.append(fetched(script, made, internet))
-        if not args.packed:
+        if not args.packed and rows[-1].fetched == "exit 0":
             rehearsed(script, rows[-1], made)
         print(rows[-1], flush=True)
     if args.packed:
@@ -402,11 +402,9 @@ def main() -> None:
     parser.add_argument("--pins", type=Path, help="a folder with IMAGE.txt, in place of the newest packages")
     args = parser.parse_args()
     folder = args.folder.absolute()
-    wanted = [
-        each
-        for each in SCRIPTS
-        if args.image in (None, each.image) and (not args.only or each.name in args.only.split(","))
-    ]
+    only = args.only.split(",") if args.only else [each.name for each in SCRIPTS]
+    wanted = sorted((each for each in SCRIPTS if each.name in only), key=lambda each: only.index(each.name))
+    wanted = [each for each in wanted if args.image in (None, each.image)]
     with Internet(folder / f"internet-{os.getpid()}") as internet:
         fetched_data.furnish(internet, args.tiny, args.whisper)
         if args.direct:

@@ -168,7 +168,7 @@ def write(out, name, splits, config="default", features=None, license_="mit"):
 
 def data_sets(out):
     for config in ("wikitext-2-raw-v1", "wikitext-2-v1"):
-        splits = {split: [{"text": text(3)} for _ in range(rows)] for split, rows in SIZES.items()}
+        splits = {split: [{"text": text(3)} for _ in range(3 * rows)] for split, rows in SIZES.items()}
         write(out, "Salesforce/wikitext", splits, config, license_="cc-by-sa-3.0")
     features = Features(
         sentence1=Value("string"),
