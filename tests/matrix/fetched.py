@@ -66,6 +66,7 @@ class Script(NamedTuple):
         before: a command before it, in the same shell.
         language: it trains, runs or feeds a language model.
         environment: variables of the job; numpyro would write into its own package without ``CI``.
+        keep: a folder that it unpacks a download into: without it, it would download again.
         until: it runs for long, so the fetch ends at this text and the rehearsal after a minute.
     """
 
@@ -80,6 +81,7 @@ class Script(NamedTuple):
     language: bool = False
     until: str = ""
     environment: Mapping[str, str] = MappingProxyType({})
+    keep: str = ""
 
 
 _NO_LOG = ("--report_to", "none", "--output_dir", "out")
@@ -130,7 +132,8 @@ SCRIPTS = (
            before="python3 -m nltk.downloader punkt_tab"),
     Script("cross-encoder", "torch", SENTENCES, "examples/cross_encoder/applications/cross-encoder_usage.py"),
     Script("scratch-bert", "torch", FROM_SCRATCH, "ch06/03_bonus_imdb-classification/train_bert_hf_spam.py"),
-    Script("scratch-imdb", "torch", FROM_SCRATCH, "ch06/03_bonus_imdb-classification/download_prepare_dataset.py"),
+    Script("scratch-imdb", "torch", FROM_SCRATCH, "ch06/03_bonus_imdb-classification/download_prepare_dataset.py",
+           keep="aclImdb"),
     Script("gcn", "torch", PYTORCH, "gcn/main.py", ("--dry-run",)),
     Script("gat", "torch", PYTORCH, "gat/main.py", ("--dry-run",)),
     # tables and statistics
@@ -332,6 +335,7 @@ def fetched(script: Script, definition: Path, internet: Internet) -> Row:
     asked = len(internet.requests)
     start = time.monotonic()
     words = ["--until", script.until] if script.until else ["--time", "10m"]
+    words += ["--keep", script.keep] if script.keep else []
     done = deployer("fetch", definition, script.name, "--json", *words, environment=internet.environment)
     row.fetched_s = time.monotonic() - start
     row.fetched = f"exit {done.returncode}"
