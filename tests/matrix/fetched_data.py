@@ -161,7 +161,7 @@ def _files(internet: Internet, draw: random.Random) -> None:
         for number in range(12)
     }
     internet.files("ai.stanford.edu").put("/~amaas/data/sentiment/aclImdb_v1.tar.gz", _tar(reviews))
-    edges = "".join(f"{draw.randrange(300)} {draw.randrange(300)}\n" for _ in range(1500))
+    edges = "".join(f"{at} {draw.randrange(4039)}\n" for at in range(4039))
     path = "/data/facebook_combined.txt.gz"
     internet.files("snap.stanford.edu").put(path, gzip.compress(edges.encode(), mtime=0))
 
@@ -215,9 +215,6 @@ def _tables(internet: Internet, draw: random.Random) -> None:
         "doc/HistData/Guerry.html": b"<p>Made for tests.</p>\n",
     }
     github.add("vincentarelbundock/Rdatasets", rdatasets, "master")
-    prices = [(f"{1967 + at // 12}-{at % 12 + 1:02}-01", round(80 + at / 10 + draw.random(), 3)) for at in range(600)]
-    path = "data/statespace-chandrasekhar/CPIAPPNS.csv"
-    github.add("statsmodels/smdatasets", {path: _csv("DATE,CPIAPPNS", prices)})
     pupils = [(at, draw.randint(1, 4), draw.randint(30, 70), draw.randint(30, 70)) for at in range(200)]
     internet.files("stats.idre.ucla.edu").put("/stat/data/hsb2.csv", _csv("id,race,read,write", pupils))
     players = ["FirstName", "LastName", "At-Bats", "Hits", "BattingAverage", "RemainingAt-Bats"]

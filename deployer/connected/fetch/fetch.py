@@ -19,6 +19,7 @@ from deployer.connected.ground import caches, progress
 from deployer.connected.image.definition import fetched
 from deployer.connected.image.definition.definition import Definition
 from deployer.connected.image.definition.fetched import FetchedJob, LockedUrl
+from deployer.connected.rehearse.ask import outcome as outcomes
 from deployer.connected.rehearse.ask import ways
 from deployer.connected.rehearse.ask.rehearse import Online
 from deployer.connected.rehearse.ask.request import RehearsalRequest
@@ -26,7 +27,7 @@ from deployer.connected.rehearse.world.limits import SAID
 from deployer.contract.base import json_records
 from deployer.contract.base.errors import IntegrityError, JobFailed, Refused, UsageError
 from deployer.contract.rehearsal import rehearsal
-from deployer.contract.site.plan import HOME
+from deployer.contract.site.plan import DATA, HOME
 from deployer.system import files
 
 #: Variables with which programs find the CA certificates.
@@ -34,6 +35,8 @@ _CA_READERS = (
     "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "AWS_CA_BUNDLE", "NODE_EXTRA_CA_CERTS",
     "PIP_CERT", "HTTPLIB2_CA_CERTS", "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH",
 )  # fmt: skip
+#: Bytes at the end of the output in which the address of a failed download is searched for.
+_LAST_WORDS = 64 * 1024
 _CA = ".deployer-fetch.pem"
 #: Answers of services, which are different each time.
 _ANSWERS = re.compile(r"(application|text)/([\w.-]+\+)?(json|html|xml)")
@@ -164,7 +167,7 @@ def fetch(
         real = [each for each in found if each.sha256 in own.digests or not _ANSWERS.match(_kind(each))]
         real.sort(key=lambda each: each.url)
         urls = [LockedUrl(each.url, each.sha256, each.size) for each in real]
-        made = FetchedJob(urls, sorted(own.home), sorted(own.job), _offline(records.asked))
+        made = FetchedJob(urls, sorted(own.home), sorted(own.job), _offline(job, records.asked, own))
         if locked is not None and (new := [each.url for each in urls if each.url not in locked]):
             raise IntegrityError(f"{fetched.FILE} has no {new[0]}", "fetch without --locked, and check in the new lock")
         changed = _changes(definition.fetched.get(job), made, records.refusals)
@@ -219,6 +222,7 @@ def _environment() -> dict[str, str]:
         **dict.fromkeys(_CA_READERS, f"{HOME}/{_CA}"),
         **dict.fromkeys(hub.OFFLINE, "0"),
         "HF_HUB_DISABLE_XET": "1",  # another protocol, without the hub's own URLs
+        "PYTHONUNBUFFERED": "1",  # --until waits for a text
         "TMPDIR": HOME,  # as at the site: tiktoken keeps its files there
     }
 
@@ -250,9 +254,8 @@ def _ending(outcome: rehearsal.Rehearsal, refusals: Collection[Refusal], log: Pa
     if ending.last == SAID:
         return SAID
     why = next((item.finding.message for item in outcome.findings if item.stopped), ending.last or "")
-    answers = [f"{each.url}: {each.why}" for each in refusals if each.status != 404] or [
-        f"{each.url}: {each.why}" for each in refusals
-    ]
+    said = outcomes.tail(log, _LAST_WORDS).decode("utf-8", "replace")
+    answers = [f"{each.url}: {each.why}" for each in refusals if each.url in said]
     why = f"{why}; {answers[-1]}" if answers else why
     hint = (
         f"its output: {log}; if it fails only after its downloads, end it before: --until TEXT, or `fetch:` of the job"
@@ -264,8 +267,10 @@ def _kind(download: Download) -> str:
     return download.headers.get("content-type", "")
 
 
-def _offline(asked: Collection[str]) -> dict[str, str]:
-    return dict.fromkeys(hub.OFFLINE, "1") if hub.HOST in asked else {}
+def _offline(job: str, asked: Collection[str], own: KeptFiles) -> dict[str, str]:
+    """Return the job's variables. NLTK refuses links that lead out of its folder, so it gets the folder itself."""
+    nltk = {"NLTK_DATA": f"{DATA}/{fetched.FOLDER}/{job}/{fetched.HOME}/nltk_data"} if "nltk_data" in own.home else {}
+    return {**(dict.fromkeys(hub.OFFLINE, "1") if hub.HOST in asked else {}), **nltk}
 
 
 def _changes(last: FetchedJob | None, now: FetchedJob, refusals: Mapping[str, Refusal]) -> list[str]:

@@ -4,10 +4,16 @@ The program made these folders, and may have had bad intentions: links are follo
 and everything that is neither a file, a folder nor a link is left.
 """
 
+import contextlib
+import itertools
+import lzma
 import os
 import re
 import shutil
 import stat
+import tarfile
+import zipfile
+import zlib
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -29,6 +35,8 @@ _CODE = re.compile(r"/(huggingface/modules|torch/hub/[^/]+)/.*\.py$")
 _PICKLES = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05", b"PK\x03\x04")
 #: The folder of the hub's files; names of its links beside it are those that programs use.
 _BLOBS = re.compile(r"/blobs/[^/]+$")
+#: The number of members of a tar file that are read.
+_BEGINNING = 100
 #: The most files, and the most characters of a path.
 _MOST, _LONGEST = 1_000_000, 800
 
@@ -43,7 +51,7 @@ class KeptFiles(NamedTuple):
     Attributes:
         home: names in HOME, with the number of files and bytes.
         job: the same in the job's folder.
-        left: names in the job's folder in which no file was a download.
+        left: names in the job's folder in which no file was a download, other than copies from HOME.
         outside: links that lead to no file of the folder, and names that no link of a job can have.
         running: kept files that run code when they are loaded.
         digests: digests of kept files that have the size of a download.
@@ -73,15 +81,31 @@ def keep(home: Path, job: Path, target: Path, downloads: Mapping[str, int], want
     kept = KeptFiles({}, {}, [], [], [], set())
     with files.errors_named(f"write {target}"):
         _tree(_Source(home, HOME), "", target / "home", downloads, kept, kept.home)
-        for name in files.names(str(job)):
-            if name.startswith(".") or name in links.OURS:
-                continue
-            source = _Source(job, JOB)
-            if name in wanted or source.has_download(name, downloads):
+        # A file that HOME has too is a copy: results include their model's tokenizer.
+        others = {sha256: size for sha256, size in downloads.items() if sha256 not in kept.digests}
+        source = _Source(job, JOB)
+        names = [name for name in files.names(str(job)) if not name.startswith(".") and name not in links.OURS]
+        own = [name for name in names if name in wanted or source.has_download(name, others)]
+        unpacked = {member for name in own if files.is_file(str(job / name)) for member in _members(job / name)}
+        for name in names:
+            if name in own or name in unpacked:
                 _tree(source, name, target / "job", downloads, kept, kept.job)
             else:
                 kept.left.append(name)
     return kept
+
+
+def _members(path: Path) -> set[str]:
+    """Return the first parts of the names in an archive, of which only the beginning is read; none of another file."""
+    names: list[str] = []
+    with contextlib.suppress(tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, OSError, EOFError):
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                names = archive.namelist()
+        else:
+            with tarfile.open(path) as tar:
+                names = [member.name for member in itertools.islice(tar, _BEGINNING)]
+    return {name.removeprefix("./").split("/")[0] for name in names}
 
 
 class _Source:

@@ -110,6 +110,11 @@ class Hub:
         self.xet = True
         self.renamed: dict[str, str] = {}
         self.hosts: dict[str, Handler] = {HOST: self._hub, "hf.co": self._hub, CDN: self._cdn}
+        # `datasets` counts a download at the one, and asks the other for a copy in parquet: it does without both.
+        self.hosts["s3.amazonaws.com"] = lambda _: text(
+            403, "<Error><Code>AccessDenied</Code></Error>", "application/xml"
+        )
+        self.hosts["datasets-server.huggingface.co"] = lambda _: as_json({"error": "Not found."}, 404)
         self._repositories: dict[tuple[str, str], Repository] = {}
         self._signatures = itertools.count(1)
 
@@ -150,6 +155,8 @@ class Hub:
         if path == "/api/whoami-v2":
             known = {"type": "user", "name": "lab", "auth": {"accessToken": {"displayName": "lab", "role": "read"}}}
             return as_json(known) if request.bearer else as_json({"error": "Invalid username or password."}, 401)
+        if path.startswith("/api/telemetry/"):
+            return text(200, "OK")
         if match := _CACHED.fullmatch(path):
             kind, name, revision, file = match.groups()
             return self._file(request, self._found(request, _KINDS[kind], name), unquote(revision), unquote(file))

@@ -85,6 +85,7 @@ class OpenML:
             "id": str(found.number),
             "name": found.name,
             "version": str(found.version),
+            "description": "made for tests",
             "format": "ARFF",
             "file_id": str(found.number),
             "url": f"https://{_WEB}/data/v1/download/{found.number}/{found.name}.arff",

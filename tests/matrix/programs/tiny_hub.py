@@ -168,7 +168,7 @@ def write(out, name, splits, config="default", features=None, license_="mit"):
 
 def data_sets(out):
     for config in ("wikitext-2-raw-v1", "wikitext-2-v1"):
-        splits = {split: [{"text": text(3)} for _ in range(rows)] for split, rows in SIZES.items()}
+        splits = {split: [{"text": text(3)} for _ in range(3 * rows)] for split, rows in SIZES.items()}
         write(out, "Salesforce/wikitext", splits, config, license_="cc-by-sa-3.0")
     features = Features(
         sentence1=Value("string"),
@@ -185,7 +185,7 @@ def data_sets(out):
     write(out, "sentence-transformers/stsb", scored)
     chats = {split: [{"messages": chat(4), "num_turns": 2} for _ in range(rows)] for split, rows in FEW.items()}
     write(out, "trl-lib/Capybara", chats)
-    chosen = {split: [{"chosen": chat(2), "rejected": chat(2)} for _ in range(rows)] for split, rows in FEW.items()}
+    chosen = {split: [preference() for _ in range(rows)] for split, rows in FEW.items()}
     write(out, "trl-lib/ultrafeedback_binarized", chosen)
     write(out, "Skylion007/openwebtext", {"train": [{"text": text(9)} for _ in range(3000)]}, "plain_text")
     fine = [{"text": text(9), "id": str(number), "score": 3.0} for number in range(300)]
@@ -206,6 +206,12 @@ def pair(index):
 
 def chat(turns):
     return [{"role": ("user", "assistant")[turn % 2], "content": sentence()} for turn in range(turns)]
+
+
+def preference():
+    """Return two answers to one question."""
+    asked, answer = chat(2)
+    return {"chosen": [asked, answer], "rejected": [asked, {**answer, "content": sentence()}]}
 
 
 def task():

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import shutil
 import stat
 from pathlib import Path
 
@@ -61,6 +62,15 @@ def test_the_job_s_folder_is_kept_where_a_download_is(folders: Folders) -> None:
     assert kept.left == ["result"]
 
 
+def test_results_with_a_copy_of_a_download_in_home_are_left(folders: Folders) -> None:
+    folders.put(".cache/huggingface/hub/tokenizer.json")
+    folders.put("job/out/tokenizer.json")
+    folders.put("job/out/checkpoint-2/model.safetensors", b"trained")
+    kept = folders.keep()
+    assert folders.kept() == ["home/.cache/huggingface/hub/tokenizer.json"]
+    assert kept.left == ["out"]
+
+
 def test_links_of_the_hub_become_files_and_nameless_ones_go(folders: Folders) -> None:
     blob = folders.put(".cache/huggingface/hub/models--a--b/blobs/abc")
     for place, target in (("config.json", "../../blobs/abc"), ("absolute", str(blob).replace(str(folders.home), HOME))):
@@ -109,3 +119,17 @@ def test_names_that_no_link_can_have_are_left(folders: Folders, name: str) -> No
     folders.put("plain")
     assert folders.keep().outside == [name]
     assert folders.kept() == ["home/plain"]
+
+
+@pytest.mark.parametrize("kind", ["tar.gz", "zip"])
+def test_what_a_kept_archive_was_unpacked_to_is_kept(folders: Folders, kind: str, tmp_path: Path) -> None:
+    (tmp_path / "set" / "pos").mkdir(parents=True)
+    (tmp_path / "set" / "pos" / "1.txt").write_text("good")
+    made = shutil.make_archive(str(tmp_path / "x"), "gztar" if kind == "tar.gz" else "zip", tmp_path, "set")
+    body = Path(made).read_bytes()
+    folders.put(f"job/set.{kind}", body)
+    folders.put("job/set/pos/1.txt", b"good")
+    folders.put("job/out/x", b"trained")
+    kept = keep(folders.home, folders.job, folders.target, {hashlib.sha256(body).hexdigest(): len(body)})
+    assert folders.kept() == [f"job/set.{kind}", "job/set/pos/1.txt"]
+    assert kept.left == ["out"]
