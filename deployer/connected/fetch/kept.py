@@ -5,14 +5,13 @@ and everything that is neither a file, a folder nor a link is left.
 """
 
 import contextlib
+import io
 import itertools
-import lzma
 import os
 import re
 import shutil
 import stat
 import tarfile
-import zipfile
 import zlib
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -35,8 +34,8 @@ _CODE = re.compile(r"/(huggingface/modules|torch/hub/[^/]+)/.*\.py$")
 _PICKLES = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05", b"PK\x03\x04")
 #: The folder of the hub's files; names of its links beside it are those that programs use.
 _BLOBS = re.compile(r"/blobs/[^/]+$")
-#: The number of members of a tar file that are read.
-_BEGINNING = 100
+#: The bytes at the beginning of an archive, and the members of a tar file, that are read.
+_BEGINNING, _MEMBERS = 4 * 1024 * 1024, 100
 #: The most files, and the most characters of a path.
 _MOST, _LONGEST = 1_000_000, 800
 
@@ -96,15 +95,18 @@ def keep(home: Path, job: Path, target: Path, downloads: Mapping[str, int], want
 
 
 def _members(path: Path) -> set[str]:
-    """Return the first parts of the names in an archive, of which only the beginning is read; none of another file."""
+    """Return the first parts of the first names in an archive; none of another file. Only its beginning is read."""
+    with files.open_regular(str(path)) as stream:
+        data = stream.read(_BEGINNING)
     names: list[str] = []
-    with contextlib.suppress(tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, OSError, EOFError):
-        if zipfile.is_zipfile(path):
-            with zipfile.ZipFile(path) as archive:
-                names = archive.namelist()
-        else:
-            with tarfile.open(path) as tar:
-                names = [member.name for member in itertools.islice(tar, _BEGINNING)]
+    if data.startswith(b"PK\x03\x04"):  # a zip file: the name of its first member
+        names = [data[30 : 30 + int.from_bytes(data[26:28], "little")].decode("utf-8", "replace")]
+    with contextlib.suppress(tarfile.TarError, zlib.error, EOFError, ValueError):
+        if data.startswith(b"\x1f\x8b"):
+            data = zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(data, _BEGINNING)
+        with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as tar:
+            for member in itertools.islice(tar, _MEMBERS):
+                names.append(member.name)
     return {name.removeprefix("./").split("/")[0] for name in names}
 
 

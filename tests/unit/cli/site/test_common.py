@@ -360,7 +360,7 @@ def test_the_lines_of_the_readme_have_the_words_that_their_commands_need() -> No
         args, unknown = parser.parse_known_args(words)
         assert not unknown, line
         assert args.run
-        assert words[0] in ("init", "build", "rehearse", "report") or args.site in ("SITE", ["SITE"]), line
+        assert words[0] in ("init", "build", "fetch", "rehearse", "report") or args.site in ("SITE", ["SITE"]), line
 
 
 @pytest.mark.parametrize(

@@ -130,6 +130,7 @@ def test_what_a_kept_archive_was_unpacked_to_is_kept(folders: Folders, kind: str
     folders.put(f"job/set.{kind}", body)
     folders.put("job/set/pos/1.txt", b"good")
     folders.put("job/out/x", b"trained")
-    kept = keep(folders.home, folders.job, folders.target, {hashlib.sha256(body).hexdigest(): len(body)})
-    assert folders.kept() == [f"job/set.{kind}", "job/set/pos/1.txt"]
+    folders.put("job/odd.gz", b"\x1f\x8bno archive")
+    kept = keep(folders.home, folders.job, folders.target, {hashlib.sha256(body).hexdigest(): len(body)}, ["odd.gz"])
+    assert folders.kept() == ["job/odd.gz", f"job/set.{kind}", "job/set/pos/1.txt"]
     assert kept.left == ["out"]
