@@ -107,6 +107,8 @@ def test_what_programs_download_is_at_the_same_places_without_a_network(definiti
 
 def test_the_lock_refuses_other_files_and_keeps_the_last_ones(definition: Path, internet: Internet) -> None:
     fetched(definition, internet)
+    again = fetched(definition, internet, "--locked")
+    assert (again["received"] < 20_000, again["changed"]) == (True, [])
     path, last = definition / "fetch.lock", hashlib.sha256(b"curl" + BODY).hexdigest()
     path.write_text(path.read_text().replace(last, "0" * 64))
     refused = deployer("fetch", definition, "--locked", env={**internet.environment, "HF_TOKEN": TOKEN})

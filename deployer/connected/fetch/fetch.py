@@ -168,9 +168,10 @@ def fetch(
         real.sort(key=lambda each: each.url)
         urls = [LockedUrl(each.url, each.sha256, each.size) for each in real]
         made = FetchedJob(urls, sorted(own.home), sorted(own.job), _offline(job, records.asked, own))
-        if locked is not None and (new := [each.url for each in urls if each.url not in locked]):
-            raise IntegrityError(f"{fetched.FILE} has no {new[0]}", "fetch without --locked, and check in the new lock")
-        changed = _changes(definition.fetched.get(job), made, records.refusals)
+        last = definition.fetched.get(job)
+        changed = _changes(last, made, records.refusals)
+        if locked is not None and last is not None:
+            made = _of_lock(last, made)
         licences = hub.licences((each.url for each in real), recorder.session())
         _publish(definition, job, made, part / "kept", locked is None)
         return Fetched(
@@ -195,6 +196,8 @@ def _alone(folder: Path) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise UsageError(f"another fetch for {folder} is running", "wait until it has ended") from None
+        except OSError:  # a file system without locks
+            pass
         for name in files.names(str(folder)):
             if re.fullmatch(rf"\.{fetched.FOLDER}\.[0-9a-f]{{8}}\.part", name):
                 files.remove_tree(str(folder / name))
@@ -242,6 +245,17 @@ def _refuse_other_files(refusals: Collection[Refusal], locked: Mapping[str, str]
         if locked is not None and each.url in locked:
             hint = f"look at it, then fetch without --locked: {fetched.FILE} changes, and the next job has other files"
             raise IntegrityError(f"{each.url}: {each.why}", hint)
+
+
+def _of_lock(last: FetchedJob, made: FetchedJob) -> FetchedJob:
+    """Return the lock if the job kept what it lists. Raises IntegrityError."""
+    known = {each.url for each in last.urls}
+    new = [f"{fetched.FILE} has no {each.url}" for each in made.urls if each.url not in known]
+    new += [f"it no longer wrote ~/{name}" for name in last.home if name not in made.home]
+    new += [f"it no longer wrote {name}" for name in last.job if name not in made.job]
+    if new:
+        raise IntegrityError(new[0], "fetch without --locked, and check in the new lock")
+    return last
 
 
 def _ending(outcome: rehearsal.Rehearsal, refusals: Collection[Refusal], log: Path) -> str:
