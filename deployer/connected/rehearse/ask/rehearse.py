@@ -443,7 +443,7 @@ def _certificates_of(rootfs: Path) -> list[str]:
     return [f"/{path.relative_to(rootfs)}" for path in found if path.is_file() and not path.is_symlink()]
 
 
-def _observer(folder: Path, nodes: int, online: Online | None) -> list[str]:
+def _observer(folder: Path, nodes: int, online: Online | None = None) -> list[str]:
     """Return the command that starts a node's observer."""
     peers = [word for address in machine.addresses(nodes).values() for word in ("--peer", address)]
     words = [sys.executable, "-S", "-m", "deployer.connected.rehearse.watch.observer", "--out", OUT, "--node", NODE]
