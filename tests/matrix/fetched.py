@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from tests.corpus import fetch
-from tests.corpus.scripts import Source
+from tests.corpus.scripts import SKLEARN, Source
 from tests.lab.internet import Internet
 from tests.matrix import fetched_data
 
@@ -47,12 +47,6 @@ SEABORN = Source("mwaskom/seaborn", "f04b6cd5484267a0885d1fed068e99dff3a1b226")
 STATSMODELS = Source("statsmodels/statsmodels", "82c59e378bdfb5ae324006c477954879ad3e24be")
 NETWORKX = Source("networkx/networkx", "cfc6b79fc53f583aa15a79b2187ae30bd4f480ed")
 NUMPYRO = Source("pyro-ppl/numpyro", "0b935d488056ae1775b4ab05cbe2812f51f21a4f")
-SKLEARN = Source(
-    package="python-sklearn-doc",
-    revision="1.2.1+dfsg-1",
-    folder="usr/share/doc/python-sklearn-doc/examples",
-    sha256="4e244556326064e87e7563e3e544c2288d44b5719db2d7b3a85c9a84ae93488d",
-)
 
 
 class Script(NamedTuple):

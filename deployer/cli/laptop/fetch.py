@@ -15,7 +15,7 @@ from deployer.connected.ground import user_settings
 from deployer.connected.image.definition.definition import load
 from deployer.contract.base.errors import UsageError
 from deployer.contract.base.text import counted
-from deployer.contract.bundle.job import check_time, seconds
+from deployer.contract.bundle.job import check_time, find, seconds
 from deployer.site.storage.space import human
 from deployer.system import terminal
 
@@ -28,7 +28,7 @@ def add_parsers(subparsers: Any) -> None:
     command = common.add_command(subparsers, "fetch", run)
     common.add(command, "definition", "DEF", "a definition: a folder with a bundle.yaml", type=Path)
     common.add(command, "job", "JOB", "a job of the definition (default: its first)", nargs="?")
-    text = "end the job after this time, and keep what it has downloaded (default: %(default)s)"
+    text = "end the job after this time, and keep its downloads (default: %(default)s)"
     common.add(command, "--time", "TIME", text, type=check_time, default="1h")
     common.add(command, "--until", "TEXT", "end the job when it prints this text", default="")
     common.flag(command, "--locked", "refuse files that are not those of fetch.lock")
@@ -47,10 +47,9 @@ def add_parsers(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Fetch, and print what was fetched."""
     definition = load(args.definition)
-    job = args.job or next(iter(definition.jobs), None)
-    if job not in definition.jobs:
-        known = f"its jobs: {', '.join(definition.jobs) or 'none'}"
-        raise UsageError(f"{definition.name} has no job {job}" if job else f"{definition.name} has only data", known)
+    if definition.is_data:
+        raise UsageError(f"{definition.name} has only data", "fetch runs a job: give a definition that has one")
+    job = find(definition.name, definition.own_jobs, args.job).name
     unfit = [name for name in args.keep if not re.fullmatch(r"[^/.][^/]*", name)]
     if unfit:
         raise UsageError(f"--keep {unfit[0]}: not a name in the job's folder", "give the first part of the path")

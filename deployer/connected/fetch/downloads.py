@@ -44,9 +44,14 @@ class Download(NamedTuple):
     headers: Mapping[str, str]
 
     @property
+    def kind(self) -> str:
+        """Return the media type that the server states; empty: none."""
+        return self.headers.get("content-type", "").partition(";")[0].strip()
+
+    @property
     def is_page(self) -> bool:
         """Return whether the server says that it is a web page."""
-        return self.headers.get("content-type", "").partition(";")[0].strip() == "text/html"
+        return self.kind == "text/html"
 
 
 def shown(url: str) -> str:

@@ -1,7 +1,6 @@
 """fetch: run a job once with internet on this machine, and keep what it downloaded for sites without internet."""
 
 import contextlib
-import fcntl
 import os
 import re
 from collections import Counter
@@ -15,7 +14,7 @@ from deployer.connected.fetch import hub, kept
 from deployer.connected.fetch.downloads import Download, DownloadStore
 from deployer.connected.fetch.kept import KeptFiles
 from deployer.connected.fetch.recorder import FetchRules, Recorder, Refusal
-from deployer.connected.ground import caches, progress
+from deployer.connected.ground import caches, locked_folder, progress
 from deployer.connected.image.definition import fetched
 from deployer.connected.image.definition.definition import Definition
 from deployer.connected.image.definition.fetched import FetchedJob, LockedUrl
@@ -164,7 +163,7 @@ def fetch(
         found = list(records.downloads.values())
         sizes = {each.sha256: each.size for each in found}
         own = kept.keep(home, log.parent, part / "kept", sizes, request.keep)
-        real = [each for each in found if each.sha256 in own.digests or not _ANSWERS.match(_kind(each))]
+        real = [each for each in found if each.sha256 in own.digests or not _ANSWERS.match(each.kind)]
         real.sort(key=lambda each: each.url)
         urls = [LockedUrl(each.url, each.sha256, each.size) for each in real]
         made = FetchedJob(urls, sorted(own.home), sorted(own.job), _offline(job, records.asked, own))
@@ -193,11 +192,9 @@ def _alone(folder: Path) -> Iterator[None]:
     descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            locked_folder.lock(descriptor)
         except BlockingIOError:
             raise UsageError(f"another fetch for {folder} is running", "wait until it has ended") from None
-        except OSError:  # a file system without locks
-            pass
         for name in files.names(str(folder)):
             if re.fullmatch(rf"\.{fetched.FOLDER}\.[0-9a-f]{{8}}\.part", name):
                 files.remove_tree(str(folder / name))
@@ -275,10 +272,6 @@ def _ending(outcome: rehearsal.Rehearsal, refusals: Collection[Refusal], log: Pa
         f"its output: {log}; if it fails only after its downloads, end it before: --until TEXT, or `fetch:` of the job"
     )
     raise JobFailed(f"the job failed, and nothing was kept: {why}", hint)
-
-
-def _kind(download: Download) -> str:
-    return download.headers.get("content-type", "")
 
 
 def _offline(job: str, asked: Collection[str], own: KeptFiles) -> dict[str, str]:

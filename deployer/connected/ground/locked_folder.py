@@ -42,8 +42,8 @@ class LockedFolder(tempfile.TemporaryDirectory[str]):
             self._lock = -1
 
 
-def lock(stream: IO[Any], how: int = fcntl.LOCK_EX | fcntl.LOCK_NB) -> None:
-    """Lock a file until it is closed, if the file system has locks. Raises BlockingIOError."""
+def lock(stream: IO[Any] | int, how: int = fcntl.LOCK_EX | fcntl.LOCK_NB) -> None:
+    """Lock an open file or folder until it is closed, if the file system has locks. Raises BlockingIOError."""
     try:
         fcntl.flock(stream, how)
     except BlockingIOError:

@@ -102,7 +102,7 @@ class Hub:
 
     Attributes:
         hosts: the handler of each host name.
-        xet: large files also show where the Xet storage has them, which is no host of the lab.
+        xet: large files also show where the Xet storage has them, which is not a host of the lab.
         renamed: the new name of each repository that has moved.
     """
 
@@ -110,7 +110,7 @@ class Hub:
         self.xet = True
         self.renamed: dict[str, str] = {}
         self.hosts: dict[str, Handler] = {HOST: self._hub, "hf.co": self._hub, CDN: self._cdn}
-        # `datasets` counts a download at the one, and asks the other for a copy in parquet: it does without both.
+        # `datasets` reports downloads to the first host, and asks the second for a copy in parquet. It needs neither.
         self.hosts["s3.amazonaws.com"] = lambda _: text(
             403, "<Error><Code>AccessDenied</Code></Error>", "application/xml"
         )

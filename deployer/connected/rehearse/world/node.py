@@ -47,7 +47,7 @@ class NodeOrder(NamedTuple):
         observer: the command line of the observer; empty: no observer.
         seen: the observer's output folder. No path on the machine leads to it.
         tasks: the maximum number of the user's processes and threads on all machines.
-        doors: the socket of the program that answers for the internet; empty: there is no internet.
+        doors: the socket of the program that answers for the internet; empty: no internet.
     """
 
     machine: SimulatedMachine

@@ -53,7 +53,7 @@ class WorldOrder(NamedTuple):
         observer: the command of a node's observer, with NODE for the node's name and OUT for the observer's folder.
         tasks: the maximum number of processes and threads at once.
         layered: folders of which all nodes share a changeable view in memory, if the kernel permits it.
-        doors: the socket of the program that answers for the internet (``doors``); empty: there is no internet.
+        doors: the socket of the program that answers for the internet (``doors``); empty: no internet.
         until: end the job when it prints this text; empty: never.
     """
 
