@@ -210,7 +210,7 @@ def test_damage_of_what_an_earlier_push_left_is_named_and_sent_again(store):
     with pytest.raises(TransferError):
         arriving.take(cut(items[:-1]), store, digest)
     (begun,) = incoming.open_parcel(incoming.folder_of(store, digest)).begun
-    bundles.overwrite(begun.path, b"?", data.index(MORE[5][1]))
+    bundles.flip(begun.path, data.index(MORE[5][1]))
     with pytest.raises(IntegrityError, match="is damaged"):
         push(store, data)
     assert nothing_is_installed(store)
