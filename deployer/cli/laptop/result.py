@@ -1,6 +1,8 @@
 """deployer result: fetch and show the output of a job on a site."""
 
 import argparse
+import contextlib
+import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,7 @@ from deployer.cli.laptop import settings
 from deployer.cli.laptop.remote import add_site, site_options
 from deployer.cli.site import common
 from deployer.contract.base import json_records
-from deployer.contract.base.errors import TransferError
+from deployer.contract.base.errors import TransferError, UsageError
 from deployer.contract.base.json_records import Fields
 from deployer.contract.base.text import counted
 from deployer.contract.proof import in_words
@@ -31,6 +33,16 @@ def add_parsers(subparsers: Any) -> None:
     common.add(command, "job", "JOB", "its name or the scheduler's id (default: the last)", nargs="?")
     text = "copy the job's whole folder to this new folder: its log, its results, and all that the job wrote there"
     common.add(command, "-o", "--output", "DIR", text, type=Path)
+    ours = command.add_argument_group("while the job runs")
+    common.flag(ours, "--follow", "copy changed files into DIR until the job has ended; files over 100 MB need --only")
+    text = "copy only files with this name or path, such as '*tfevents*', of any size; may be repeated"
+    common.repeated(ours, "--only", "PATTERN", text)
+    common.add(ours, "--every", "SECONDS", "the time between two copies (default: 10)", type=float, default=10.0)
+    text = "show the copy in TensorBoard on this port of this machine (6006)"
+    common.add(ours, "--tensorboard", "PORT", text, type=int, nargs="?", const=6006)
+    trackers = command.add_argument_group("afterwards")
+    text = "upload the offline runs in DIR with the tracker's own program: wandb, mlflow"
+    common.add(trackers, "--sync", "TRACKER", text, choices=("wandb", "mlflow"))
     add_site(command.add_argument_group("the site"))
 
 
@@ -40,6 +52,13 @@ def run(args: argparse.Namespace) -> None:
     from deployer.connected.transfer.remote import Remote
 
     settings.fill(args)
+    if (args.follow or args.sync) and not args.output:
+        raise UsageError(f"{'--follow' if args.follow else '--sync'} needs a folder: -o DIR")
+    if not args.follow and (args.only or args.tensorboard):
+        raise UsageError(f"{'--only' if args.only else '--tensorboard'} goes with --follow")
+    if args.follow:
+        _follow(args)
+        return
     with Remote(profile_of(args.site, args.ssh_config), args.ssh_config) as remote:
         remote.prepare()
         status = remote.site(["status", *([args.job] if args.job else [])])
@@ -51,10 +70,11 @@ def run(args: argparse.Namespace) -> None:
             result = json_records.parse(data, what, TransferError, limit=json_records.MAX_LARGE)
             if not isinstance(result, dict):
                 raise TransferError(f"{what} is not a JSON object")
-        if args.output:
+        if args.output and not (args.sync and args.output.is_dir()):  # the copy of an earlier call is uploaded again
             remote.download(folder, args.output)
-        written = [] if args.output or args.json else remote.files_in(folder)
+        written = {} if args.output or args.json else remote.files_in(folder)
     fetched = str(args.output) if args.output else None
+    _sync(args)
     if common.as_json(args, {**status.record, "result": result, "fetched": fetched}):
         return
     _show(status, result)
@@ -64,13 +84,58 @@ def run(args: argparse.Namespace) -> None:
             common.suggest(args, "report", str(args.output), "--html", "page.html")
         return
     sizes: dict[str, list[int]] = {}  # by folder
-    for path, size in sorted(written):
+    for path, state in sorted(written.items()):
         top, below, _ = path.partition("/")
-        sizes.setdefault(top + below, []).append(size)
+        sizes.setdefault(top + below, []).append(state.size)
     for name, group in sizes.items():
         count = f"  ({counted(len(group), 'file')})" if name.endswith("/") else ""
         terminal.show(f"{human(sum(group)):>12}  {name}{count}")
     common.suggest(args, "result", *site_options(args), status.text("job"), "-o", "DIR")
+
+
+def _follow(args: argparse.Namespace) -> None:
+    """Copy the job's files while it runs. TensorBoard stays until Ctrl-C."""
+    from deployer.connected.transfer import following, trackers
+    from deployer.connected.transfer.published import profile_of
+    from deployer.connected.transfer.remote import Remote
+
+    profile, words = profile_of(args.site, args.ssh_config), [args.job] if args.job else []
+    copies: list[following.JobFiles] = []
+
+    def copy_of(status: Fields) -> following.JobFiles:
+        if not copies:
+            copies.append(following.JobFiles(status.text("job"), args.output, args.only))
+            terminal.tell(f"copying job {status.text('job')} to {args.output}; Ctrl-C ends this, not the job")
+        return copies[0]
+
+    with contextlib.ExitStack() as cleanup:
+        board = None
+        if args.tensorboard:
+            board = cleanup.enter_context(trackers.TensorBoard(args.output, args.tensorboard))
+            terminal.tell(f"TensorBoard: {board.url}")
+        connect = functools.partial(Remote, profile, args.ssh_config)
+        status = following.follow(connect, words, copy_of, max(args.every, 1.0), terminal.tell)
+        _sync(args)
+        path = args.output / _NAME
+        result = json_records.parse(path.read_bytes(), str(path), TransferError) if path.is_file() else None
+        if not common.as_json(args, {**status.record, "result": result, "fetched": str(args.output)}):
+            _show(status, result if isinstance(result, dict) else None)
+        if copies[0].large:
+            names = ", ".join(sorted(copies[0].large)[:3])
+            terminal.warn(
+                f"not copied, because of the size: {names}; copy them with --only PATTERN, or without --follow"
+            )
+        if board:
+            terminal.tell("the job has ended; Ctrl-C ends TensorBoard")
+            board.wait()
+
+
+def _sync(args: argparse.Namespace) -> None:
+    if args.sync:
+        from deployer.connected.transfer import trackers
+
+        names = trackers.upload(args.sync, args.output)
+        terminal.tell(f"uploaded with {args.sync}: {', '.join(names)}")
 
 
 def _show(status: Fields, result: json_records.Record | None) -> None:

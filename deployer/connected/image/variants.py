@@ -35,7 +35,7 @@ _log = logging.getLogger("deployer.variants")
 MPIS = {MPICH_ABI: ("mpich-4.2.3",), OPENMPI: ("openmpi-4.1.8", "openmpi-5.0.11")}
 
 _RECIPE = Path(__file__).with_name("recipes") / "horovod"
-_SHARED = ("Dockerfile", "prove.py", "tools.txt", "unpack.py")
+_SHARED = ("Dockerfile", "cross.sh", "prove.py", "tools.txt", "unpack.py")
 _OUT = "/variant/out"
 _RECORD = "variant.json"
 
@@ -108,7 +108,7 @@ def ensure(
             began = time.monotonic()
             arguments = {
                 "STAGE": stage, "MPIS": " ".join(MPIS[abi]), "SONAME": SONAMES[abi], "HOROVOD": pin,
-                "FRAMEWORK": definition.framework,
+                "FRAMEWORK": definition.framework, "CROSS": _emulator(client, stage),
             }  # fmt: skip
             image = build(contents, f"Horovod for {abi}", arguments)
             kept = _publish(key, abi, *_wheel_and_proofs(_outputs(client, image), abi), time.monotonic() - began)
@@ -187,6 +187,13 @@ def _contents(pins: Sequence[str]) -> dict[str, bytes]:
     """Return the build context: the recipe and the given pin files."""
     context = {name: (_RECIPE / name).read_bytes() for name in _SHARED}
     return {**context, **{f"pins/{pin}.txt": (_RECIPE / f"{pin}.txt").read_bytes() for pin in pins}}
+
+
+def _emulator(client: docker.DockerClient, image: str) -> str:
+    """Return Debian's name of the engine's processor if it emulates the image's; else an empty text."""
+    with engine.errors_named(client, "ask for the processors"):
+        own = str(client.version()["Arch"])
+        return "" if own == client.images.get(image).attrs["Architecture"] else own
 
 
 def _outputs(client: docker.DockerClient, image: str) -> dict[str, bytes]:

@@ -131,6 +131,20 @@ class Attended(NamedTuple):
     number: str
 
 
+class RemoteFile(NamedTuple):
+    """The state of a file on the site.
+
+    Attributes:
+        size: bytes.
+        inode: its number.
+        time: seconds since 1970, in decimal, of its last change.
+    """
+
+    size: int
+    inode: int
+    time: str
+
+
 class Remote:
     """A connection to a site's login node, for use in a ``with`` block.
 
@@ -320,6 +334,11 @@ class Remote:
         """Return whether all commands share one connection. Otherwise each logs in and may ask the user."""
         return self.options[-len(_ALONE) :] != [*_ALONE]
 
+    def check_open(self) -> None:
+        """Raise TransferError if the connection has ended: without it, each command would log in for itself."""
+        if self._master is not None and self._master.poll() is not None:
+            self._explain(self._master.output() or "the connection closed")
+
     def admins_files(self) -> dict[str, tuple[int, int]]:
         """Return the owner's id and the mode of the admin's folder and of a published profile's files, by path."""
         if self._admins is None:
@@ -476,17 +495,43 @@ class Remote:
         script = f"cd -- {shlex.quote(folder)} >/dev/null || exit 5; if {test}; then echo {MARK}has; fi"
         return f"{MARK}has" in self.shell(script).stdout.splitlines()
 
-    def files_in(self, folder: str) -> list[tuple[str, int]]:
-        """Return path and size of each file below a folder on the site. Very long lists are cut.
+    def files_in(self, folder: str) -> dict[str, RemoteFile]:
+        """Return the files below a folder on the site by their paths. Very long lists are cut.
 
         Raises:
             TransferError: the connection failed.
             DeployerError: the folder cannot be entered.
         """
-        listing = f"find . -type f -printf '{MARK}file=%s %P\\n' | head -n {_MOST_FILES}"
+        listing = f"find . -type f -printf '{MARK}file=%s %i %T@ %P\\n' | head -n {_MOST_FILES}"
         lines = _marked(self.shell(f"cd -- {shlex.quote(folder)} >/dev/null || exit 5; {listing}"), "file")
-        rows = filter(None, (re.fullmatch(r"(\d{1,18}) (.+)", line) for line in lines))
-        return [(row[2], int(row[1])) for row in rows]
+        rows = filter(None, (re.fullmatch(r"(\d{1,18}) (\d{1,20}) (\d{1,18}\.?\d*) (.+)", line) for line in lines))
+        return {row[4]: RemoteFile(int(row[1]), int(row[2]), row[3]) for row in rows}
+
+    def get(self, folder: str, wanted: Sequence[tuple[str, Path, bool]]) -> None:
+        """Copy files from a folder on the site. A file that no longer exists is left out.
+
+        Args:
+            wanted: the name, the file to write, and whether to add what is missing at its end, for each.
+
+        Raises:
+            TransferError: the connection failed.
+            SpaceError: the disk is full.
+        """
+        lines = [
+            f"-get {'-a' if adds else '-p'} {_sftp_quoted(f'{folder}/{name}')} {_sftp_quoted(str(path.absolute()))}"
+            for name, path, adds in wanted
+        ]
+        done = self._sftp("following", lines)
+        self._check_space(done.stderr)
+        if done.returncode:
+            self._explain(done.stderr)
+
+    def _sftp(self, name: str, lines: Sequence[str]) -> Completed:
+        """Run the lines of a batch file ``name`` with sftp over the open connection."""
+        batch = Path(self._folder.name, name)
+        batch.write_text("\n".join(lines) + "\n")
+        argv = ["sftp", "-q", *self.options, "-b", str(batch), self.host]
+        return process.run(argv, timeout=_UPLOAD_SECONDS, env=self._env, check=False)
 
     def download(self, folder: str, target: Path) -> None:
         """Copy a folder from the site to ``target``, which gets its name when it is complete.
@@ -501,11 +546,9 @@ class Remote:
             target.parent.mkdir(parents=True, exist_ok=True)
             part = tempfile.TemporaryDirectory(prefix=f".{target.name}.part-", dir=target.parent)
         with part:
-            batch = Path(self._folder.name, "batch")
             new = str(Path(part.name, "new").absolute())
-            batch.write_text(f"get -rp {_sftp_quoted(folder)} {_sftp_quoted(new)}\n")  # p: keep the files' times
-            argv = ["sftp", "-q", *self.options, "-b", str(batch), self.host]
-            sftp = functools.partial(process.run, argv, timeout=_UPLOAD_SECONDS, env=self._env, check=False)
+            lines = [f"get -rp {_sftp_quoted(folder)} {_sftp_quoted(new)}"]  # p: keep the files' times
+            sftp = functools.partial(self._sftp, "batch", lines)
             done = progress.of_folder("fetch", Path(part.name), self._total_for_bar(folder), sftp)
             if done.returncode:
                 self._check_space(done.stderr)

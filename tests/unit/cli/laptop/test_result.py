@@ -7,6 +7,7 @@ import pytest
 
 from deployer.cli.laptop.main import main
 from deployer.connected.transfer import remote
+from deployer.connected.transfer.remote import RemoteFile
 from deployer.contract.base import json_records
 from deployer.contract.base.errors import TransferError
 from deployer.contract.base.json_records import Fields
@@ -45,8 +46,9 @@ class _FakeRemote:
         assert self.result is not None
         return self.result
 
-    def files_in(self, folder: str) -> list[tuple[str, int]]:
-        return [("ranks/0/out", 5), ("output.log", 1200), ("ranks/1", 7), ("a\x1b[31mb", 3)]
+    def files_in(self, folder: str) -> dict[str, RemoteFile]:
+        sizes = {"ranks/0/out": 5, "output.log": 1200, "ranks/1": 7, "a\x1b[31mb": 3}
+        return {name: RemoteFile(size, 1, "1.0") for name, size in sizes.items()}
 
     def download(self, folder: str, target: Path) -> None:
         target.mkdir()

@@ -743,7 +743,9 @@ def test_a_file_is_fetched_whole_or_not_at_all(far: Path) -> None:
         (far / "f" / "e").mkdir(parents=True)
         (far / "f" / "e" / "a b").write_text("123")
         (far / "f" / "l").symlink_to("x")
-        assert remote.files_in(str(far / "f")) == [("e/a b", 3)]
+        listed, state = remote.files_in(str(far / "f")), (far / "f" / "e" / "a b").stat()
+        assert [(name, each.size, each.inode) for name, each in listed.items()] == [("e/a b", 3, state.st_ino)]
+        assert int(float(listed["e/a b"].time)) == int(state.st_mtime)
         with pytest.raises(DeployerError, match="nowhere"):
             remote.has(str(far / "nowhere"), "x")
         with pytest.raises(DeployerError, match="nowhere"):
