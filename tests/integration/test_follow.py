@@ -19,7 +19,7 @@ import os, pathlib, time
 job = pathlib.Path("/deployer/job")
 (job / "tb").mkdir()
 open(job / "large.bin", "wb").truncate(101_000_000)
-for step in range(16):
+for step in range(int(os.environ.get("STEPS", "16"))):
     with open(job / "metrics.csv", "a") as stream:
         print(step, time.time(), file=stream)
     with open(job / "tb" / "events.out.tfevents.1", "ab") as stream:
@@ -82,6 +82,16 @@ def test_files_of_a_running_job_arrive_through_a_cut_line(built: Cli, lab: Lab, 
 
     whole = tmp_path / "whole"
     cli("result", job, "-o", whole)
+    _same_files(whole, copy)
+
+    again = cli(*words, "--follow", tmp_path / "deployed", "--env", "STEPS=3")
+    (deployed,) = (tmp_path / "deployed").iterdir()
+    assert f"copied to {deployed}" in again.stderr
+    cli("result", deployed.name, "-o", tmp_path / "second")
+    _same_files(tmp_path / "second", deployed)
+
+
+def _same_files(whole: Path, copy: Path) -> None:
     names = {str(path.relative_to(whole)) for path in whole.rglob("*") if path.is_file()} - {"large.bin"}
     assert names == {str(path.relative_to(copy)) for path in copy.rglob("*") if path.is_file()} - {".deployer-job"}
     assert [name for name in names if (whole / name).read_bytes() != (copy / name).read_bytes()] == []

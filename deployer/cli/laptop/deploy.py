@@ -1,8 +1,11 @@
 """deployer deploy: from a definition to a followed job with one command."""
 
 import argparse
+import concurrent.futures
 import contextlib
 import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ from deployer.connected.deploy.deploy import Deploy, Deployed
 from deployer.connected.deploy.packing import DONE, DeployRequest, DeployStage
 from deployer.connected.ground import progress, user_settings
 from deployer.connected.image.definition.definition import load
+from deployer.connected.transfer import following
 from deployer.contract.base.errors import (
     EXIT_DONE,
     EXIT_INTERRUPTED,
@@ -29,6 +33,8 @@ from deployer.system import terminal
 _SAID = ("build: ", "pack: ", "base: ", "wheels: ", "horovod: ", "Step ", "installing ", "running ", "waiting ")
 #: Seconds for which a job is followed with --json, both queued and running.
 _LONGEST = 14 * 24 * 3600
+#: Seconds between two copies of the job's files.
+_COPY_SECONDS = 10.0
 #: Exit codes of `status --wait` after the job has ended.
 _ENDED = (EXIT_DONE, JobFailed.exit_code)
 
@@ -43,6 +49,8 @@ def add_parsers(subparsers: Any) -> None:
     common.flag(ours, "--watch", "repeat it when a file of the definition changes")
     common.flag(ours, "--dry-run", "print what each stage would do, send no bundle and submit nothing")
     common.flag(ours, "--no-follow", "end after the submission")
+    text = "while the job runs, copy its changed files into DIR/JOB, as result --follow does"
+    common.add(ours, "--follow", "DIR", text, type=Path)
     common.flag(ours, "--force", "deploy it even if check predicts that it will not run")
     common.repeated(ours, "--accept", "CODE", "treat this finding of lint or check as a warning; may be repeated")
     common.add(ours, "--mpi", "NAME", "use this MPI of the profile in partitions that have several")
@@ -108,7 +116,11 @@ def _once(args: argparse.Namespace, submitted: str = "") -> tuple[int, str]:
             terminal.show(f"submitted {done.seconds:.1f} s after the start")
             sys.stdout.flush()
         if done.job and not args.no_follow:
-            code, last = (_follow_silently if args.json else _follow)(args, deploy, done)
+            follow = _follow_silently if args.json else _follow
+            with _copying(deploy, done.job, args.follow) as stopped:
+                code, last = follow(args, deploy, done)
+                if code == EXIT_INTERRUPTED:
+                    stopped.set()
         elif done.job:
             if terminal.is_quiet() and not args.json:  # no stage has printed the result
                 terminal.show(f"job {done.job} submitted as {done.job_id}")
@@ -155,6 +167,45 @@ def _follow(args: argparse.Namespace, deploy: Deploy, done: Deployed) -> tuple[i
     elif status == EXIT_INTERRUPTED:
         tell_of_job(args, job, number, "the same command follows it again; ")
     return status, job
+
+
+class _StoppedError(Exception):
+    """The copy of a job's files is no longer needed."""
+
+
+@contextlib.contextmanager
+def _copying(deploy: Deploy, job: str, target: Path | None) -> Iterator[threading.Event]:
+    """Copy the job's files into a folder, if there is one, while the block runs, and then what the job wrote last.
+
+    Yields:
+        An event to set if the job has not ended.
+    """
+    ended, stopped = threading.Event(), threading.Event()
+    if target is None:
+        yield stopped
+        return
+    copy = following.JobFiles(job, target / job)
+
+    def wait(seconds: float) -> None:
+        if ended.wait(seconds) and stopped.is_set():
+            raise _StoppedError
+
+    def quiet(_: str) -> None:
+        """Print nothing between the lines of the job's log; `deploy` itself reports a lost connection."""
+
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        connect = lambda: contextlib.nullcontext(deploy.remote)  # noqa: E731
+        copied = pool.submit(following.follow, connect, [job], lambda _: copy, _COPY_SECONDS, quiet, wait)
+        try:
+            yield stopped
+        except BaseException:
+            stopped.set()
+            raise
+        finally:
+            ended.set()
+        with contextlib.suppress(_StoppedError):
+            copied.result()
+    terminal.tell(f"copied to {target / job}")
 
 
 def _follow_silently(args: argparse.Namespace, deploy: Deploy, done: Deployed) -> tuple[int, str]:

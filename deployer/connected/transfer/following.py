@@ -9,6 +9,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path, PurePosixPath
 
 from deployer.connected.transfer.remote import Remote, RemoteFile
@@ -147,11 +148,12 @@ class JobFiles:
 
 
 def follow(
-    connect: Callable[[], Remote],
+    connect: Callable[[], AbstractContextManager[Remote]],
     words: Sequence[str],
     copies: Callable[[Fields], JobFiles],
     seconds: float,
     tell: Callable[[str], None],
+    wait: Callable[[float], None] = time.sleep,
 ) -> Fields:
     """Copy the files of a job until it has ended, and return its last status. A lost connection is made again.
 
@@ -161,6 +163,7 @@ def follow(
         copies: returns the copy for a status.
         seconds: the time between two rounds.
         tell: receives messages for the user.
+        wait: waits for some seconds.
     """
     status: Fields | None = None
     pause = seconds
@@ -181,12 +184,12 @@ def follow(
                             tell(f"copied {names[0]}" + (f" and {len(names) - 1} more" if names[1:] else ""))
                         if not active:
                             return status
-                        time.sleep(seconds)
+                        wait(seconds)
                         if "result.json" in names:
                             break
         except TransferError as error:
             if status is None:
                 raise
             tell(f"{error.message}; trying again in {pause:.0f} s")
-            time.sleep(pause)
+            wait(pause)
             pause = min(2 * pause, _AGAIN)

@@ -147,16 +147,13 @@ def test_a_file_that_vanishes_or_shrinks_meanwhile_is_not_copied(
     assert copied(copy, site) == ["gone", "short"]  # asked for again
 
 
-def test_a_job_is_followed_to_its_end_through_a_lost_connection(
-    site: _Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_is_followed_to_its_end_through_a_lost_connection(site: _Site, tmp_path: Path) -> None:
     pauses: list[float] = []
-    monkeypatch.setattr("time.sleep", pauses.append)
     site.states, site.lost = iter(["RUNNING", "RUNNING", "RUNNING", "ENDED"]), 2
     (site.folder / "output.log").write_text("log")
     copy, said = JobFiles("x-1", tmp_path / "near"), list[str]()
     connect: Any = lambda: nullcontext(site)  # noqa: E731
-    status = following.follow(connect, [], lambda _: copy, 10.0, said.append)
+    status = following.follow(connect, [], lambda _: copy, 10.0, said.append, pauses.append)
     assert not status.flag("active")
     assert said == ["the connection closed; trying again in 10 s"] * 2 + ["copied output.log"]
     assert pauses == [10.0] * 8
