@@ -14,7 +14,7 @@ from deployer.system import files
 
 TEMPLATES = Path(__file__).with_name("templates")
 #: The kinds of new definitions. Each is the name of a folder in ``templates``.
-KINDS = ("none", "compiled", "tensorflow", "pytorch", "pytorch-ddp", "jax")
+KINDS = ("none", "compiled", "tensorflow", "pytorch", "pytorch-ddp", "transformers", "lightning", "jax")
 
 #: The folder of definitions and their schema, as in a checkout.
 _HOME = "bundles"

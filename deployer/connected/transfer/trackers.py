@@ -14,6 +14,7 @@ from deployer.system.process import Background
 _VARIABLES = ("WANDB_", "MLFLOW_", "HTTP", "NO_PROXY", "http", "no_proxy", "REQUESTS_", "SSL_", "TF_", "XDG_")
 _PAUSE = 0.5
 _UPLOAD_SECONDS = 24 * 3600.0
+_HINT = "correct it, then repeat `deployer result --sync`; what is uploaded already stays"
 _SCRIPT = Path(__file__).with_name("mlflow_runs.py")
 
 
@@ -56,18 +57,17 @@ def upload(tracker: str, folder: Path) -> list[str]:
         MissingTool: its program is not installed here.
         DeployerError: there is no run, or the upload failed.
     """
-    pattern = "offline-run-*" if tracker == "wandb" else "mlruns"
-    found = sorted(path for path in folder.rglob(pattern) if path.is_dir() and not path.is_symlink())
-    if not found:
-        raise DeployerError(f"{folder} has no {pattern}: the job left no run of {tracker}")
-    tool = _tool(tracker)
-    for path in found:
-        # wandb's own command has this work; MLflow's has none, and its Python is beside it.
-        argv = [tool, "sync", str(path)]
-        if tracker == "mlflow":
-            argv = [str(Path(tool).resolve().with_name("python3")), str(_SCRIPT), str(path.absolute())]
-        process.run(argv, _UPLOAD_SECONDS, _environment(), hint="correct it, then: deployer result --sync again")
-    return [path.name if tracker == "wandb" else str(path.relative_to(folder)) for path in found]
+    if tracker == "wandb":
+        runs = [path for path in folder.rglob("offline-run-*") if path.is_dir()]
+        command = [_tool(tracker), "sync"]
+    else:  # MLflow has no command for this; its Python is beside its program
+        runs = [*folder.rglob("mlflow.db")] or [path.parents[1] for path in folder.rglob("mlruns/*/meta.yaml")][:1]
+        command = [str(Path(_tool(tracker)).resolve().with_name("python3")), str(_SCRIPT)]
+    if not runs:
+        raise DeployerError(f"{folder} has no run of {tracker}")
+    for path in sorted(runs):
+        process.run([*command, str(path.absolute())], _UPLOAD_SECONDS, _environment(), hint=_HINT)
+    return [str(path.relative_to(folder)) for path in sorted(runs)]
 
 
 def _tool(name: str) -> str:
@@ -79,4 +79,5 @@ def _tool(name: str) -> str:
 
 def _environment() -> dict[str, str]:
     own = {name: value for name, value in os.environ.items() if name.startswith(_VARIABLES)}
-    return {**process.base_environment(), **own}
+    # MLflow refuses the older kind of its stores, mlruns, without this.
+    return {**process.base_environment(), "MLFLOW_ALLOW_FILE_STORE": "true", **own}

@@ -4,7 +4,7 @@ package=$(echo "$triplet" | tr _ -)
 dpkg --add-architecture "$1"
 apt-get update
 apt-get install -y --no-install-recommends "libc6:$1" "libgmp10:$1" "libisl23:$1" "libmpc3:$1" "libmpfr6:$1" \
-    "libstdc++6:$1" "libzstd1:$1" "zlib1g:$1"
+    "libbinutils:$1" "libstdc++6:$1" "libzstd1:$1" "zlib1g:$1"
 apt-get download "g++-$version-$package:$1" "binutils-$package:$1"
 for deb in *.deb; do dpkg -x "$deb" cross; done
 rm -rf ./*.deb /var/lib/apt/lists/*
