@@ -138,3 +138,51 @@ def test_a_job_is_ended_at_a_text_or_a_time_and_its_files_are_kept(definition: P
     assert (record["ending"], len(record["downloads"])) == ("it printed the text of --until", 5)
     record = fetched(definition, internet, "--time", "30s")
     assert (record["ending"], len(record["downloads"])) == ("the time limit ended it (--time)", 5)
+
+
+HUB_DATA = """
+name: weights
+version: 1.0.0
+data:
+  model: {{hub: org/model, revision: {model}}}
+  texts: {{hub: datasets/org/texts, revision: {texts}, include: ["*.jsonl"]}}
+"""
+
+
+def test_repositories_of_a_hub_are_data_of_a_revision(internet: Internet, tmp_path: Path) -> None:
+    shards = {f"model-{number}.safetensors": os.urandom(3_000_000) for number in range(3)}
+    more = {"config.json": b"{}", "pytorch_model.bin": b"pickle", "sub/vocab.txt": b"a"}
+    model = internet.hub.add("org/model", {**shards, **more}, license_="apache-2.0")
+    texts = internet.hub.add("org/texts", {"a.jsonl": b"{}\n", "b.csv": b"1"}, kind="dataset", gated=True)
+    folder = tmp_path / "weights"
+    folder.mkdir()
+    revisions = {"model": model.branches["main"], "texts": texts.branches["main"]}
+    (folder / "bundle.yaml").write_text(HUB_DATA.format(**revisions))
+
+    assert "are not fetched" in deployer("pack", folder, "-o", tmp_path / "b.tar", env={}).stderr
+    refused = deployer("fetch", folder, env={**internet.environment, "HF_TOKEN": "hf_wrong"})
+    assert refused.returncode == 3
+    assert "it is gated" in refused.stderr
+    first, second = fetched(folder, internet)["data"]
+    assert (first["files"], first["left"], first["licence"]) == (6, ["pytorch_model.bin"], "apache-2.0")
+    assert first["running"] == []
+    assert sorted(path.name for path in (folder / "fetched-data" / "texts").iterdir()) == ["a.jsonl"]
+    assert second["received"] == 3
+    assert (folder / "fetched-data" / "model" / "model-1.safetensors").read_bytes() == shards["model-1.safetensors"]
+    assert [each["received"] for each in fetched(folder, internet, "--locked")["data"]] == [0, 0]
+
+    changed = {**shards, "model-1.safetensors": os.urandom(3_000_000)}
+    revisions["model"] = model.commit({**changed, **more})
+    (folder / "bundle.yaml").write_text(HUB_DATA.format(**revisions))
+    assert "are not fetched" in deployer("pack", folder, "-o", tmp_path / "b.tar", env={}).stderr
+    assert deployer("fetch", folder, "--locked", env={**internet.environment, "HF_TOKEN": TOKEN}).returncode == 3
+    assert fetched(folder, internet)["data"][0]["received"] == 3_000_000
+    packed = deployer("pack", folder, "-o", tmp_path / "b.tar", env={})
+    assert packed.returncode == 0, packed.stderr
+    assert not [path for path in folder.rglob("*") if path.is_file() and TOKEN.encode() in path.read_bytes()]
+
+    model.commits[revisions["model"]]["config.json"] = b"[]"  # what no hub does
+    assert (
+        "is not the file in fetch.lock"
+        in deployer("fetch", folder, env=internet.environment | {"HF_TOKEN": TOKEN}).stderr
+    )

@@ -9,8 +9,10 @@ from typing import Any
 from deployer.cli.laptop import settings
 from deployer.cli.laptop.deploy import say
 from deployer.cli.site import common
+from deployer.connected.fetch import snapshot
 from deployer.connected.fetch.fetch import Fetched, FetchRequest, fetch
 from deployer.connected.fetch.recorder import NO_FILE
+from deployer.connected.fetch.snapshot import Snapshot
 from deployer.connected.ground import user_settings
 from deployer.connected.image.definition.definition import load
 from deployer.contract.base.errors import UsageError
@@ -47,6 +49,16 @@ def add_parsers(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Fetch, and print what was fetched."""
     definition = load(args.definition)
+    certificates = user_settings.path("ca_bundle", None)
+    ca_bundle = str(certificates) if certificates else None
+    quiet = args.json or terminal.is_quiet()
+    tell = (lambda _: None) if quiet else say
+    if definition.hub_data:
+        snapshots = snapshot.download(definition, args.locked, ca_bundle, tell)
+        _show_data(snapshots, quiet)
+        if not args.job:
+            common.as_json(args, {"data": [each._asdict() for each in snapshots]})
+            return 0
     if definition.is_data:
         raise UsageError(f"{definition.name} has only data", "fetch runs a job: give a definition that has one")
     job = find(definition.name, definition.own_jobs, args.job).name
@@ -54,15 +66,20 @@ def run(args: argparse.Namespace) -> int:
     if unfit:
         raise UsageError(f"--keep {unfit[0]}: not a name in the job's folder", "give the first part of the path")
     wanted = {"seconds": seconds(args.time), "extra": args.rest, "settings": settings.build_files()}
-    certificates = user_settings.path("ca_bundle", None)
-    request = common.from_options(FetchRequest, args, ca_bundle=str(certificates) if certificates else None, **wanted)
-    quiet = args.json or terminal.is_quiet()
-    tell = (lambda _: None) if quiet else say
+    request = common.from_options(FetchRequest, args, ca_bundle=ca_bundle, **wanted)
     done = fetch(definition, job, request, lambda stage: tell(f"{stage.name}: {stage.text}"), tell)
     if not common.as_json(args, done.record()):
         _show(done)
         common.suggest(args, "rehearse", str(args.definition), job)
     return 0
+
+
+def _show_data(snapshots: Sequence[Snapshot], quiet: bool) -> None:
+    for each in [] if quiet else snapshots:
+        size = f"{counted(each.files, 'file')} of {human(each.size)}, {human(each.received)} over the network"
+        terminal.show(f"data {each.name}: {size}; licence: {each.licence}")
+        _list("not fetched, because there are safetensors (`include` selects them)", each.left)
+        _list("these run code when they are loaded (pickles, code of a hub): read or trust them", each.running)
 
 
 def _show(done: Fetched) -> None:

@@ -40,10 +40,12 @@ def from_definition(
     Raises:
         Refused: the image or a variant was not built from the current definition.
     """
+    from deployer.connected.image.definition import fetched
+
+    fetched.check_data(definition.folder, {name: data.choice for name, data in definition.hub_data.items()})
     if definition.is_data:
         return Contents(definition.name, definition.version, None, data=definition.data_folders)
     from deployer.connected.image.bases import alone
-    from deployer.connected.image.definition import fetched
     from deployer.connected.image.lint import lint
     from deployer.connected.image.wheelhouse import wheelhouse
 

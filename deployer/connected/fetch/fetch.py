@@ -302,10 +302,9 @@ def _publish(definition: Definition, job: str, made: FetchedJob, new: Path, writ
         new.mkdir(exist_ok=True)
         files.write_text(str(new / fetched.MARKER), made.digest() + "\n")
         top.mkdir(exist_ok=True)
-        if not files.exists(str(top / ".gitignore")):
-            files.write_text(str(top / ".gitignore"), "# written by `deployer fetch`, which fetches it again\n*\n")
+        fetched.ignore(top)
         if files.is_folder(str(place)):
             place.rename(old)
         new.rename(place)
     if writes_lock:
-        fetched.write(definition.folder, {**definition.fetched, job: made})
+        fetched.write(definition.folder, {**definition.fetched, job: made}, fetched.read_data(definition.folder))

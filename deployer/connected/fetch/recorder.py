@@ -410,7 +410,7 @@ class _Request:
         """Record an answer that is not the file."""
         code, locked = response.status_code, self._rules.locked
         if code >= 400 and self._exchange.command in ("GET", "HEAD"):
-            self._records.refuse(self._url, code, _words(code, response.headers))
+            self._records.refuse(self._url, code, status_in_words(code, response.headers))
         elif code in _REDIRECTED and (location := response.headers.get("location")):
             self._records.lead(self._url, urljoin(self._url, location))
             if code in _MOVED and locked and self._name in locked:
@@ -472,7 +472,7 @@ class _Request:
                     raise TransferError("it was cut, and its server does not continue it")
 
 
-def _words(code: int, headers: Mapping[str, str]) -> str:
+def status_in_words(code: int, headers: Mapping[str, str]) -> str:
     """Return an error status in words; hubs say more in a header."""
     reason = {
         "GatedRepo": "it is gated: accept its terms on its page, and log in (hf auth login, or HF_TOKEN)",

@@ -53,6 +53,8 @@ DebianPackage = Annotated[
     str, form(r"^[a-z0-9][a-z0-9.+-]+(:[a-z0-9-]+)?$", "the name of a Debian package: python3-numpy")
 ]
 
+_HUB = r"^(datasets/)?[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?$"
+
 #: Arguments that ``build`` sets, that are settings of this machine, or that change what BuildKit does.
 _OWN_ARGS = re.compile(r"(BASE|BUILD_BASE|(TARGET|BUILD)(PLATFORM|OS|ARCH|VARIANT)|BUILDKIT_.*|(?i:.*_proxy))$")
 
@@ -160,22 +162,41 @@ class Horovod(Model):
 
 
 class DataFolder(Model):
-    """Files that jobs read at ``/deployer/data/NAME``: a folder of this bundle, or of another bundle.
+    """Files that jobs read at ``/deployer/data/NAME``: a folder, another bundle's, or a repository of a hub.
 
     Attributes:
         folder: a folder of this bundle, relative to this file: ``data``
         bundle: NAME or NAME:VERSION of another installed bundle with a data folder of this name:
             ``mnist:1.0.0``
+        hub: a model of the Hugging Face hub, ``org/name``, or ``datasets/org/name``; ``deployer fetch`` downloads it
+        revision: the commit of that repository, with 40 digits: the name of a branch could change its meaning
+        include: patterns of the files to download: ``["*.safetensors", "*.json"]``; default: all, without other
+            formats of weights beside safetensors
     """
 
     folder: ExistingFolder | None = None
     bundle: Reference | None = None
+    hub: Annotated[str, form(_HUB, "a repository of the hub: org/name, or datasets/org/name")] | None = None
+    revision: Annotated[str, form(r"^[0-9a-f]{40}$", "a commit, in 40 hexadecimal digits")] | None = None
+    include: list[str] = []
 
     @model_validator(mode="after")
     def _one(self) -> "DataFolder":
-        if (self.folder is None) == (self.bundle is None):
-            raise ValueError("data is either a folder or a bundle")
+        if [self.folder, self.bundle, self.hub].count(None) != 2:
+            raise ValueError("data is either a folder, a bundle, or a repository of a hub")
+        if (self.hub is None) != (self.revision is None) or (self.include and not self.hub):
+            raise ValueError("hub and revision go together, and include goes with them")
         return self
+
+    @property
+    def pin(self) -> str:
+        """Return the repository with its revision."""
+        return f"{self.hub}@{self.revision}"
+
+    @property
+    def choice(self) -> str:
+        """Return the repository with its revision and the chosen files."""
+        return " ".join([self.pin, *self.include])
 
 
 class JobDefinition(Model):
@@ -403,7 +424,7 @@ class Definition(Model):
                 raise Problems([(("jobs",), "must not be empty: with a base there is at least one job")])
             return self
         image = self.model_fields_set - {"name", "version", "description", "base", "data"}
-        if image or not self.data or any(data.folder is None for data in self.data.values()):
+        if image or not self.data or any(data.bundle for data in self.data.values()):
             also = f", and has {', '.join(sorted(image))}" if image else ""
             message = "either give a base (base: {debian: bookworm}), or data folders alone, for others to use"
             raise ValueError(f"it has no base{also}: {message}")
@@ -443,7 +464,13 @@ class Definition(Model):
     def data_folders(self) -> dict[str, Path]:
         """Return the data folders that the bundle contains, by name."""
         own = {name: self._folder / data.folder for name, data in self.data.items() if data.folder is not None}
+        own.update({name: self._folder / fetched.DATA / name for name in self.hub_data})
         return {**own, **({fetched.FOLDER: self._folder / fetched.FOLDER} if self._fetched else {})}
+
+    @property
+    def hub_data(self) -> dict[str, DataFolder]:
+        """Return the data that `fetch` downloads from a hub, by name."""
+        return {name: data for name, data in self.data.items() if data.hub is not None}
 
     @property
     def fetched(self) -> dict[str, fetched.FetchedJob]:

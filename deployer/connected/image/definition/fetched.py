@@ -15,6 +15,8 @@ from deployer.contract.base.errors import Refused, UsageError
 from deployer.system import files
 
 FILE, FOLDER = "fetch.lock", "fetched"
+#: The folder with the repositories of a hub, each in a folder with the name of its data.
+DATA = "fetched-data"
 HOME, JOB, MARKER = "home", "job", "lock.sha256"
 _SCHEMA = "fetch-lock"
 _HINT = "it is written by `deployer fetch`: restore it, or remove it and fetch again"
@@ -97,10 +99,41 @@ def _job(item: Mapping[str, object]) -> FetchedJob:
     return FetchedJob([LockedUrl(**each) for each in urls], names("home"), names("job"), environment)
 
 
-def write(folder: Path, jobs: Mapping[str, FetchedJob]) -> None:
+def read_data(folder: Path) -> dict[str, dict[str, str]]:
+    """Return the lock of a hub's files: the SHA-256 by path, by repository and revision. Raises UsageError."""
+    path = str(folder / FILE)
+    if not files.exists(path):
+        return {}
+    found = json_records.loads(files.read_bytes(path), _SCHEMA, path).record.get("data", {})
+    if not isinstance(found, dict) or not all(isinstance(each, dict) for each in found.values()):
+        raise UsageError(f"{path} is not a lock of `fetch`", _HINT)
+    return found
+
+
+def write(folder: Path, jobs: Mapping[str, FetchedJob], data: Mapping[str, Mapping[str, str]]) -> None:
     """Write the lock."""
-    record = json_records.stamped(_SCHEMA, {"jobs": {name: jobs[name].record() for name in sorted(jobs)}})
-    files.write_text(str(folder / FILE), json.dumps(record, indent=1) + "\n")
+    fields = {"data": data, "jobs": {name: jobs[name].record() for name in sorted(jobs)}}
+    files.write_text(str(folder / FILE), json.dumps(json_records.stamped(_SCHEMA, fields), indent=1) + "\n")
+
+
+def ignore(top: Path) -> None:
+    """Keep Git from adding what is in a new folder."""
+    if not files.exists(str(top / ".gitignore")):
+        files.write_text(str(top / ".gitignore"), "# written by `deployer fetch`, which fetches it again\n*\n")
+
+
+def mark_data(top: Path, name: str, choice: str) -> None:
+    """Record which files of a repository a folder of ``top`` has."""
+    files.write_text(str(top / f".{name}"), choice + "\n")
+
+
+def check_data(folder: Path, choices: Mapping[str, str]) -> None:
+    """Raise Refused if the files of a repository are missing, or others than the definition chooses."""
+    for name, choice in choices.items():
+        marker = str(folder / DATA / f".{name}")
+        made = files.is_folder(str(folder / DATA / name)) and files.exists(marker) and files.read_text(marker).strip()
+        if made != choice:
+            raise Refused(f"the files of data {name} are not fetched: {choice}", f"deployer fetch {folder}")
 
 
 def check(folder: Path, jobs: Mapping[str, FetchedJob]) -> None:

@@ -1,0 +1,225 @@
+"""Download the repositories that a definition's ``data`` names, at a revision, from the Hugging Face hub.
+
+The hub's list of a revision has a digest for each file, and each downloaded file must have it: SHA-256 for large files,
+Git's object name for others. Files that an earlier revision has too are not downloaded again.
+"""
+
+import fnmatch
+import hashlib
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import requests
+
+from deployer.connected.fetch import hub
+from deployer.connected.fetch.recorder import status_in_words
+from deployer.connected.ground import progress
+from deployer.connected.image.definition import fetched
+from deployer.connected.image.definition.definition import DataFolder, Definition
+from deployer.contract.base.errors import IntegrityError, Refused, TransferError
+from deployer.system import files
+
+_TIMEOUT = (20.0, 120.0)
+#: How often a file is continued.
+_TRIES = 6
+_CHUNK = 1024 * 1024
+#: Weights that run code when they are loaded, or are for other libraries. They are left out beside safetensors.
+_OTHER_WEIGHTS = re.compile(r"\.(bin|pt|pth|ckpt|pkl|h5|msgpack|onnx|ot)$")
+_CUT = (requests.exceptions.RequestException, OSError)
+
+
+class HubFile(NamedTuple):
+    """A file of a repository.
+
+    Attributes:
+        path: its path there.
+        size: bytes.
+        oid: the SHA-256 of a large file, or Git's SHA-1 of another one, in hexadecimal.
+    """
+
+    path: str
+    size: int
+    oid: str
+
+    def hash(self) -> Any:
+        """Return the hash object for its content."""
+        if len(self.oid) == 64:
+            return hashlib.sha256()
+        return hashlib.sha1(b"blob %d\0" % self.size, usedforsecurity=False)
+
+
+class Snapshot(NamedTuple):
+    """A downloaded repository.
+
+    Attributes:
+        name: the name of the data.
+        files: number of files.
+        size: bytes of all files.
+        received: bytes that came over the network.
+        left: files that are left out, because the repository has the same weights as safetensors.
+        licence: on its card.
+        running: files that run code when they are loaded.
+    """
+
+    name: str
+    files: int
+    size: int
+    received: int
+    left: Sequence[str]
+    licence: str
+    running: Sequence[str]
+
+
+def download(definition: Definition, locked: bool, ca_bundle: str | None, say: Callable[[str], None]) -> list[Snapshot]:
+    """Download all repositories of a definition into ``fetched-data`` beside it, and write their files into the lock.
+
+    Raises:
+        Refused: a repository or revision cannot be had, or with ``locked``, the lock does not have it.
+        IntegrityError: a file does not have the hub's digest, or that of the lock.
+        TransferError: the hub cannot be reached.
+        SpaceError: the disk is full.
+    """
+    lock = fetched.read_data(definition.folder)
+    session = requests.Session()
+    session.auth = lambda request: request  # otherwise, logins of ~/.netrc
+    session.verify = ca_bundle or True
+    made = []
+    for name, data in definition.hub_data.items():
+        known = lock.get(data.pin)
+        if locked and known is None:
+            raise Refused(f"{fetched.FILE} has no {data.pin}", "fetch it once without --locked")
+        say(f"fetch: {data.pin}")
+        repository = _Repository(data, session)
+        snapshot, digests = repository.bring(name, definition.folder / fetched.DATA)
+        changed = [path for path, sha256 in (known or {}).items() if digests.get(path, sha256) != sha256]
+        if changed:
+            raise IntegrityError(
+                f"{data.pin}: {changed[0]} is not the file in {fetched.FILE}", "a revision never changes"
+            )
+        lock[data.pin] = {**(known or {}), **digests}
+        made.append(snapshot)
+    pins = {data.pin for data in definition.hub_data.values()}
+    fetched.write(definition.folder, definition.fetched, {pin: lock[pin] for pin in lock if pin in pins})
+    return made
+
+
+class _Repository:
+    """A repository at a revision."""
+
+    def __init__(self, data: DataFolder, session: requests.Session) -> None:
+        self._data, self._session, self.received = data, session, 0
+        whole = str(data.hub)
+        self._name = whole.removeprefix("datasets/")
+        kind = "models" if whole == self._name else "datasets"
+        self._files = f"https://{hub.HOST}/{whole}/resolve/{data.revision}/"
+        self._api = f"https://{hub.HOST}/api/{kind}/{self._name}"
+
+    def bring(self, name: str, top: Path) -> tuple[Snapshot, dict[str, str]]:
+        """Download the files into a folder ``top``/``name``. Return the digests too."""
+        listed = self._listed()
+        wanted = [each for each in listed if self._is_wanted(each.path, listed)]
+        left = [each.path for each in listed if each not in wanted and not self._data.include]
+        if not wanted:
+            raise Refused(f"{self._data.pin} has no such files", "correct `include` in bundle.yaml")
+        place, part, old = (
+            top / name,
+            Path(files.part_of(str(top / name))),
+            Path(files.part_of(str(top / f"{name}.old"))),
+        )
+        total = sum(each.size for each in wanted)
+        digests: dict[str, str] = {}
+
+        def bring_all() -> None:
+            for each in wanted:
+                digests[each.path] = self._bring(each, place / each.path, part / each.path)
+
+        with files.errors_named(f"write {place}"):
+            top.mkdir(exist_ok=True)
+            fetched.ignore(top)
+            part.mkdir()
+            try:
+                progress.of_size("fetch", lambda: self.received, total, bring_all)
+                if files.is_folder(str(place)):
+                    place.rename(old)
+                part.rename(place)
+                fetched.mark_data(top, name, self._data.choice)
+            finally:
+                for path in (part, old):
+                    files.remove_tree(str(path))
+        running = [each.path for each in wanted if _OTHER_WEIGHTS.search(each.path) or each.path.endswith(".py")]
+        licence = hub.licences([self._files + wanted[0].path], self._session)[self._name]
+        return Snapshot(name, len(wanted), total, self.received, left, licence, running), digests
+
+    def _listed(self) -> list[HubFile]:
+        found: list[HubFile] = []
+        url: str | None = f"{self._api}/tree/{self._data.revision}?recursive=true"
+        while url:
+            response = self._ask(url, {})
+            for entry in response.json():
+                path, lfs = str(entry["path"]), entry.get("lfs") or {}
+                if entry["type"] == "file" and path.isprintable() and not {"", "..", "."} & {*path.split("/")}:
+                    found.append(HubFile(path, int(entry["size"]), str(lfs.get("oid") or entry["oid"])))
+            url = response.links.get("next", {}).get("url")
+        return found
+
+    def _is_wanted(self, path: str, listed: Sequence[HubFile]) -> bool:
+        if self._data.include:
+            return any(fnmatch.fnmatch(path, pattern) for pattern in self._data.include)
+        safe = any(each.path.endswith(".safetensors") for each in listed)
+        return not (safe and _OTHER_WEIGHTS.search(path))
+
+    def _ask(self, url: str, headers: Mapping[str, str]) -> requests.Response:
+        login = hub.login(hub.HOST)
+        own = {"Authorization": login} if login else {}
+        try:
+            response = self._session.get(
+                url, headers={**own, "Accept-Encoding": "identity", **headers}, stream=True, timeout=_TIMEOUT
+            )
+        except _CUT as error:
+            raise TransferError(f"{hub.HOST} cannot be reached: {error}", "check the network, and the proxy") from error
+        if response.status_code >= 400:
+            raise Refused(
+                f"{self._data.pin}: {status_in_words(response.status_code, response.headers)}",
+                "check name, revision and login in bundle.yaml",
+            )
+        return response
+
+    def _bring(self, file: HubFile, last: Path, place: Path) -> str:
+        """Download a file, or take the last copy of it. Return its SHA-256."""
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if files.is_file(str(last)) and last.stat().st_size == file.size:
+            own, sha256 = _hashes(last, file)
+            if own == file.oid:
+                os.link(last, place)
+                return sha256
+        for _ in range(_TRIES):
+            done = place.stat().st_size if place.exists() else 0
+            response = self._ask(self._files + file.path, {"Range": f"bytes={done}-"} if done else {})
+            continues = response.status_code == 206
+            try:
+                with open(place, "ab" if continues else "wb") as stream:
+                    for chunk in response.iter_content(_CHUNK):
+                        self.received += len(chunk)
+                        stream.write(chunk)
+                break
+            except requests.exceptions.RequestException:
+                continue
+        own, sha256 = _hashes(place, file)
+        if own != file.oid:
+            raise IntegrityError(
+                f"{self._data.pin}: {file.path} arrived with other content than the hub lists", "try again"
+            )
+        return sha256
+
+
+def _hashes(path: Path, file: HubFile) -> tuple[str, str]:
+    """Return the hub's digest and the SHA-256 of a local file."""
+    hub_hash, sha256 = file.hash(), hashlib.sha256()
+    with files.open_regular(str(path)) as stream:
+        while chunk := stream.read(_CHUNK):
+            hub_hash.update(chunk)
+            sha256.update(chunk)
+    return hub_hash.hexdigest(), sha256.hexdigest()
