@@ -184,7 +184,7 @@ def _copying(deploy: Deploy, job: str, target: Path | None) -> Iterator[threadin
     if target is None:
         yield stopped
         return
-    copy = following.JobFiles(job, target / job)
+    copy = following.JobCopy(job, target / job)
 
     def wait(seconds: float) -> None:
         if ended.wait(seconds) and stopped.is_set():

@@ -12,7 +12,7 @@ from deployer.cli.site import common
 from deployer.connected.fetch import snapshot
 from deployer.connected.fetch.fetch import Fetched, FetchRequest, fetch
 from deployer.connected.fetch.recorder import NO_FILE
-from deployer.connected.fetch.snapshot import Snapshot
+from deployer.connected.fetch.snapshot import HubSnapshot
 from deployer.connected.ground import user_settings
 from deployer.connected.image.definition.definition import load
 from deployer.contract.base.errors import UsageError
@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _show_data(snapshots: Sequence[Snapshot], quiet: bool) -> None:
+def _show_data(snapshots: Sequence[HubSnapshot], quiet: bool) -> None:
     for each in [] if quiet else snapshots:
         size = f"{counted(each.files, 'file')} of {human(each.size)}, {human(each.received)} over the network"
         terminal.show(f"data {each.name}: {size}; licence: {each.licence}")

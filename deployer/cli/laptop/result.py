@@ -100,11 +100,11 @@ def _follow(args: argparse.Namespace) -> None:
     from deployer.connected.transfer.remote import Remote
 
     profile, words = profile_of(args.site, args.ssh_config), [args.job] if args.job else []
-    copies: list[following.JobFiles] = []
+    copies: list[following.JobCopy] = []
 
-    def copy_of(status: Fields) -> following.JobFiles:
+    def copy_of(status: Fields) -> following.JobCopy:
         if not copies:
-            copies.append(following.JobFiles(status.text("job"), args.output, args.only))
+            copies.append(following.JobCopy(status.text("job"), args.output, args.only))
             terminal.tell(f"copying job {status.text('job')} to {args.output}; Ctrl-C ends this, not the job")
         return copies[0]
 

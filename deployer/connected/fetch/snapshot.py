@@ -51,7 +51,7 @@ class HubFile(NamedTuple):
         return hashlib.sha1(b"blob %d\0" % self.size, usedforsecurity=False)
 
 
-class Snapshot(NamedTuple):
+class HubSnapshot(NamedTuple):
     """A downloaded repository.
 
     Attributes:
@@ -73,7 +73,9 @@ class Snapshot(NamedTuple):
     running: Sequence[str]
 
 
-def download(definition: Definition, locked: bool, ca_bundle: str | None, say: Callable[[str], None]) -> list[Snapshot]:
+def download(
+    definition: Definition, locked: bool, ca_bundle: str | None, say: Callable[[str], None]
+) -> list[HubSnapshot]:
     """Download all repositories of a definition into ``fetched-data`` beside it, and write their files into the lock.
 
     Raises:
@@ -117,7 +119,7 @@ class _Repository:
         self._files = f"https://{hub.HOST}/{whole}/resolve/{data.revision}/"
         self._api = f"https://{hub.HOST}/api/{kind}/{self._name}"
 
-    def bring(self, name: str, top: Path) -> tuple[Snapshot, dict[str, str]]:
+    def bring(self, name: str, top: Path) -> tuple[HubSnapshot, dict[str, str]]:
         """Download the files into a folder ``top``/``name``. Return the digests too."""
         listed = self._listed()
         wanted = [each for each in listed if self._is_wanted(each.path, listed)]
@@ -151,7 +153,7 @@ class _Repository:
                     files.remove_tree(str(path))
         running = [each.path for each in wanted if _OTHER_WEIGHTS.search(each.path) or each.path.endswith(".py")]
         licence = hub.licences([self._files + wanted[0].path], self._session)[self._name]
-        return Snapshot(name, len(wanted), total, self.received, left, licence, running), digests
+        return HubSnapshot(name, len(wanted), total, self.received, left, licence, running), digests
 
     def _listed(self) -> list[HubFile]:
         found: list[HubFile] = []

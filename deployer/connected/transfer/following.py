@@ -34,7 +34,7 @@ _PART = ".deployer-part"
 _RESERVE = ".spare"
 
 
-class JobFiles:
+class JobCopy:
     """The copy of one job's folder.
 
     Attributes:
@@ -150,7 +150,7 @@ class JobFiles:
 def follow(
     connect: Callable[[], AbstractContextManager[Remote]],
     words: Sequence[str],
-    copies: Callable[[Fields], JobFiles],
+    copies: Callable[[Fields], JobCopy],
     seconds: float,
     tell: Callable[[str], None],
     wait: Callable[[float], None] = time.sleep,

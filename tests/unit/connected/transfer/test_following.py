@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from deployer.connected.transfer import following
-from deployer.connected.transfer.following import JobFiles
+from deployer.connected.transfer.following import JobCopy
 from deployer.connected.transfer.remote import Remote, RemoteFile
 from deployer.contract.base.errors import TransferError, UsageError
 from deployer.contract.base.json_records import Fields
@@ -71,12 +71,12 @@ def site(tmp_path: Path) -> _Site:
     return _Site(tmp_path / "far")
 
 
-def copied(copy: JobFiles, site: _Site, last: bool = False) -> list[str]:
+def copied(copy: JobCopy, site: _Site, last: bool = False) -> list[str]:
     return copy.copy(cast(Remote, site), str(site.folder), last)
 
 
 def test_changed_files_are_copied_and_paths_that_lead_out_are_not(site: _Site, tmp_path: Path) -> None:
-    copy = JobFiles("x-1", tmp_path / "near")
+    copy = JobCopy("x-1", tmp_path / "near")
     (site.folder / "a").mkdir()
     (site.folder / "a" / "metrics.csv").write_text("1\n")
     (site.folder / ".spare").write_text("reserve")
@@ -91,7 +91,7 @@ def test_changed_files_are_copied_and_paths_that_lead_out_are_not(site: _Site, t
 def test_bytes_are_added_to_a_large_file_that_grows_and_all_of_it_is_copied_at_the_end(
     site: _Site, tmp_path: Path
 ) -> None:
-    copy, events = JobFiles("x-1", tmp_path / "near"), site.folder / "events.out.tfevents.7"
+    copy, events = JobCopy("x-1", tmp_path / "near"), site.folder / "events.out.tfevents.7"
     events.write_bytes(LARGE)
     copied(copy, site)
     events.write_bytes(LARGE + b"more")
@@ -104,7 +104,7 @@ def test_bytes_are_added_to_a_large_file_that_grows_and_all_of_it_is_copied_at_t
 
 
 def test_a_large_file_is_copied_when_it_no_longer_changes(site: _Site, tmp_path: Path) -> None:
-    copy, checkpoint = JobFiles("x-1", tmp_path / "near"), site.folder / "model.ckpt"
+    copy, checkpoint = JobCopy("x-1", tmp_path / "near"), site.folder / "model.ckpt"
     checkpoint.write_bytes(LARGE)
     assert copied(copy, site) == []
     checkpoint.write_bytes(LARGE * 2)
@@ -119,26 +119,26 @@ def test_patterns_choose_files_of_any_size(site: _Site, tmp_path: Path, monkeypa
     (site.folder / "b").mkdir()
     (site.folder / "b" / "model.ckpt").write_bytes(b"x" * 11)
     (site.folder / "output.log").write_text("log")
-    everything = JobFiles("x-1", tmp_path / "everything")
+    everything = JobCopy("x-1", tmp_path / "everything")
     assert copied(everything, site) == ["output.log"]
     assert everything.large == {"b/model.ckpt"}
-    assert copied(JobFiles("x-1", tmp_path / "some", ["*.ckpt"]), site) == ["b/model.ckpt"]
+    assert copied(JobCopy("x-1", tmp_path / "some", ["*.ckpt"]), site) == ["b/model.ckpt"]
 
 
 def test_a_second_command_continues_and_other_folders_are_refused(site: _Site, tmp_path: Path) -> None:
     (site.folder / "output.log").write_text("log")
-    assert copied(JobFiles("x-1", tmp_path / "near"), site) == ["output.log"]
-    assert copied(JobFiles("x-1", tmp_path / "near"), site) == []
+    assert copied(JobCopy("x-1", tmp_path / "near"), site) == ["output.log"]
+    assert copied(JobCopy("x-1", tmp_path / "near"), site) == []
     with pytest.raises(UsageError, match="has other files"):
-        JobFiles("x-2", tmp_path / "near")
+        JobCopy("x-2", tmp_path / "near")
     with pytest.raises(UsageError, match="has other files"):
-        JobFiles("x-1", site.folder)
+        JobCopy("x-1", site.folder)
 
 
 def test_a_file_that_vanishes_or_shrinks_meanwhile_is_not_copied(
     site: _Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    copy = JobFiles("x-1", tmp_path / "near")
+    copy = JobCopy("x-1", tmp_path / "near")
     listed = {"gone": RemoteFile(1, 1, "1.0"), "short": RemoteFile(9, 2, "1.0")}
     monkeypatch.setattr(site, "files_in", lambda _: listed)
     (site.folder / "short").write_text("s")
@@ -151,7 +151,7 @@ def test_a_job_is_followed_to_its_end_through_a_lost_connection(site: _Site, tmp
     pauses: list[float] = []
     site.states, site.lost = iter(["RUNNING", "RUNNING", "RUNNING", "ENDED"]), 2
     (site.folder / "output.log").write_text("log")
-    copy, said = JobFiles("x-1", tmp_path / "near"), list[str]()
+    copy, said = JobCopy("x-1", tmp_path / "near"), list[str]()
     connect: Any = lambda: nullcontext(site)  # noqa: E731
     status = following.follow(connect, [], lambda _: copy, 10.0, said.append, pauses.append)
     assert not status.flag("active")
@@ -164,4 +164,4 @@ def test_a_connection_that_cannot_be_made_at_first_is_an_error(site: _Site, tmp_
         raise TransferError("no connection")
 
     with pytest.raises(TransferError, match="no connection"):
-        following.follow(connect, [], lambda _: JobFiles("x-1", tmp_path), 10.0, print)
+        following.follow(connect, [], lambda _: JobCopy("x-1", tmp_path), 10.0, print)

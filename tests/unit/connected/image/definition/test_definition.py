@@ -6,9 +6,10 @@ import pytest
 from deployer.connected.bundle.sources import from_definition
 from deployer.connected.image import inputs
 from deployer.connected.image.build import BuildOptions, build
+from deployer.connected.image.definition import fetched
 from deployer.connected.image.definition.definition import load, schema
 from deployer.connected.image.definition.reference import table
-from deployer.contract.base.errors import UsageError
+from deployer.contract.base.errors import Refused, UsageError
 from deployer.contract.bundle.manifest import DataNeed
 from deployer.contract.site.plan import NO_MPI
 
@@ -291,7 +292,7 @@ def test_a_definition_may_do_without_mpi(tmp_path: Path) -> None:
     [
         ("python: {requirements: no.txt}", "7: python.requirements: there is no file"),
         ("data: {digits: {folder: absent}}", "7: data.digits.folder: there is no folder"),
-        ("data: {digits: {}}", "7: data.digits: data is either a folder or a bundle"),
+        ("data: {digits: {}}", "7: data.digits: data is either a folder, a bundle, or a repository"),
         ("mpi: [openmpi, openmpi]", "7: mpi.1: is given twice"),
         ("name: again", "7: name: is given twice: first on line 1"),
         ("framework: x", "7: framework: must be 'tensorflow' or 'pytorch', not 'x'"),
@@ -362,6 +363,7 @@ def test_an_alias_is_as_good_as_what_it_stands_for(tmp_path: Path) -> None:
 
 # ------------------------------------------------------------------------------------------------ data
 
+COMMIT = "0123456789" * 4
 DATA_BUNDLE = """\
 name: digits-data
 version: "1.0"
@@ -395,12 +397,33 @@ def test_a_definition_without_a_base_is_one_of_data(tmp_path: Path) -> None:
         (MINIMAL + "data: {digits: {bundle: small}}\n", "data.digits.bundle: is this bundle itself"),
         (MINIMAL + "data: {digits: {bundle: 'other:'}}\n", "data.digits.bundle"),
         (MINIMAL + "data: {digits: {folder: gone}}\n", "no folder"),
-        (MINIMAL + "data: {digits: {}}\n", "either a folder or a bundle"),
+        (MINIMAL + "data: {digits: {}}\n", "either a folder, a bundle, or a repository of a hub"),
+        (MINIMAL + "data: {w: {hub: org/name}}\n", "hub and revision go together"),
+        (
+            MINIMAL + f"data: {{w: {{hub: org/name, revision: {COMMIT}, folder: digits}}}}\n",
+            "either a folder, a bundle",
+        ),
+        (MINIMAL + "data: {w: {folder: digits, include: [a]}}\n", "include goes with them"),
+        (MINIMAL + "data: {w: {hub: org/name, revision: main}}\n", "a commit, in 40 hexadecimal digits"),
+        (MINIMAL + f"data: {{w: {{hub: ../name, revision: {COMMIT}}}}}\n", "a repository of the hub"),
     ],
 )
 def test_data_that_cannot_be_are_refused(tmp_path: Path, text: str, reason: str) -> None:
     place = data_folder(write(tmp_path, text))
     assert reason in message_of(place)
+
+
+def test_data_of_a_hub_must_be_fetched_as_they_are_chosen(tmp_path: Path) -> None:
+    text = f'name: x\nversion: "1"\ndata: {{w: {{hub: org/name, revision: {COMMIT}, include: ["*.json"]}}}}\n'
+    definition = load(write(tmp_path, text))
+    with pytest.raises(Refused, match="the files of data w are not fetched"):
+        from_definition(definition)
+    (definition.folder / "fetched-data" / "w").mkdir(parents=True)
+    fetched.mark_data(definition.folder / "fetched-data", "w", f"org/name@{COMMIT}")
+    with pytest.raises(Refused, match="the files of data w are not fetched"):
+        from_definition(definition)
+    fetched.mark_data(definition.folder / "fetched-data", "w", f"org/name@{COMMIT} *.json")
+    assert from_definition(definition).data == {"w": definition.folder / "fetched-data" / "w"}
 
 
 def test_data_of_both_kinds_go_into_the_bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,15 +33,15 @@ def _put(folder: Path, digest: str) -> None:
 
 
 def test_a_lock_is_read_as_it_was_written(folder: Path) -> None:
-    fetched.write(folder, {"train": MADE})
+    fetched.write(folder, {"train": MADE}, {})
     first = (folder / fetched.FILE).read_bytes()
     assert fetched.read(folder) == {"train": MADE}
-    fetched.write(folder, fetched.read(folder))
+    fetched.write(folder, fetched.read(folder), {})
     assert (folder / fetched.FILE).read_bytes() == first
 
 
 def test_the_fetched_job_has_links_data_and_variables(folder: Path) -> None:
-    fetched.write(folder, {"train": MADE, "gone": MADE})
+    fetched.write(folder, {"train": MADE, "gone": MADE}, {})
     definition = load(folder)
     train, other = definition.own_jobs
     assert train.links == {"~/.cache": "data/fetched/train/home/.cache", "data": "data/fetched/train/job/data"}
@@ -51,7 +51,7 @@ def test_the_fetched_job_has_links_data_and_variables(folder: Path) -> None:
 
 
 def test_a_fetch_runs_its_own_command_without_the_fetched_files(folder: Path) -> None:
-    fetched.write(folder, {"train": MADE})
+    fetched.write(folder, {"train": MADE}, {})
     definition = load(folder).to_fetch("train")
     (job,) = definition.own_jobs
     assert (job.command, job.links, definition.data_folders) == (["python3", "get.py"], {}, {})
@@ -81,7 +81,7 @@ def test_a_damaged_lock_is_an_error(folder: Path, text: str) -> None:
 
 
 def test_a_hostile_lock_links_nothing_outside(folder: Path) -> None:
-    fetched.write(folder, {"train": MADE._replace(home=["../../x"])})
+    fetched.write(folder, {"train": MADE._replace(home=["../../x"])}, {})
     with pytest.raises(UsageError, match="invalid place"):
         _ = load(folder).own_jobs
 
@@ -90,6 +90,6 @@ def test_the_name_of_the_fetched_data_is_taken(folder: Path) -> None:
     (folder / "d").mkdir()
     (folder / "bundle.yaml").write_text(DEFINITION + "data: {fetched: {folder: d}}\n")
     load(folder)
-    fetched.write(folder, {"train": MADE})
+    fetched.write(folder, {"train": MADE}, {})
     with pytest.raises(UsageError, match="data: fetched"):
         load(folder)

@@ -17,7 +17,7 @@ NUMBERS = {name: int(os.environ.get(name, default)) for name, default in
            (("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0), ("LOCAL_WORLD_SIZE", 1), ("NODE_RANK", 0))}  # fmt: skip
 
 
-class Started(LightningEnvironment):
+class StartedRanks(LightningEnvironment):
     """The ranks that `run` has started, with every batch system and launcher: Lightning starts none."""
 
     creates_processes_externally = True
@@ -70,7 +70,7 @@ def main():
         max_epochs=8,
         accelerator="cpu",
         devices=NUMBERS["LOCAL_WORLD_SIZE"],
-        plugins=[] if alone else [Started()],
+        plugins=[] if alone else [StartedRanks()],
         num_nodes=NUMBERS["WORLD_SIZE"] // NUMBERS["LOCAL_WORLD_SIZE"],
         strategy="auto" if alone else "ddp",
         logger=lightning.pytorch.loggers.CSVLogger("."),
