@@ -52,7 +52,7 @@ def test_a_definition_runs_on_both_sites(
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("name", ["pytorch-ddp", "jax-cpu"])
+@pytest.mark.parametrize("name", ["pytorch-ddp", "jax-cpu", "lora"])
 def test_ranks_without_mpi_train_together_on_both_sites(built: Cli, lab: Lab, tmp_path: Path, name: str) -> None:
     bundle = tmp_path / f"{name}.tar"
     built("build", f"bundles/{name}", timeout=900)
@@ -65,8 +65,12 @@ def test_ranks_without_mpi_train_together_on_both_sites(built: Cli, lab: Lab, tm
             assert (result["site"], result["exit_code"], result["findings"]) == (profile, 0, [])
             assert {rank["host"] for rank in result["ranks"]} == {"cn1", "cn2"}
             payload = result["payload"]
-            assert payload.items() >= {"world_size": 2, "weights_equal": True, "parameters": 151306}.items()
-            assert payload["val_accuracy"] >= 0.95
+            assert payload.items() >= {"world_size": 2, "weights_equal": True}.items()
+            if name == "lora":
+                assert payload["losses"][-1] < payload["losses"][0] / 2
+            else:
+                assert payload["parameters"] == 151306
+                assert payload["val_accuracy"] >= 0.95
     finally:
         built("remove", *site.options, name)
 

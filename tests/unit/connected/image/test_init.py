@@ -20,6 +20,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_folders: None
 
 
 #: With Python, and packages beside the image.
+ROOT = Path(__file__).parents[4]
 PYTHON = [kind for kind in initialising.KINDS if kind != "compiled"]
 
 
@@ -112,6 +113,14 @@ def test_what_a_template_installs_has_hashes(kind: str) -> None:
     if installs:
         lines = (template / "requirements.txt").read_text().replace("\\\n", "").splitlines()
         assert not [line for line in lines if "==" in line and "--hash=sha256:" not in line]
+
+
+def test_lora_is_the_template_of_transformers(tmp_path: Path) -> None:
+    (tmp_path / "bundles").mkdir()
+    (tmp_path / "bundles" / "schema.json").touch()
+    for path in init("lora", "transformers", tmp_path).files:
+        text = path.read_text().replace("version: 0.1.0", "version: 1.0.0")
+        assert text == (ROOT / path.relative_to(tmp_path)).read_text()
 
 
 def test_every_template_is_for_a_choice() -> None:
