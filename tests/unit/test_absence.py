@@ -102,7 +102,6 @@ REVIEWED = {
     "system/afterwards.py::_let_go": "the descriptor of the list itself",
     "system/afterwards.py::began": "a process that is gone",
     "system/codec.py::_load": "a library that is not here",
-    "system/digest.py::openssl": "a library that is not here",
     "system/files.py::_new_part": "a file without a lock, which nobody then removes",
     "system/files.py::reap_parts": "another user's rest is theirs to remove",
     "system/payload.py::_become": "explained, then the process ends",
