@@ -27,7 +27,7 @@ REVIEWED = {
     "site/install/incoming.py::remove_stale": "another push was faster, or it is another user's; gc names it",
     "site/install/incoming.py::lock": "a file system without locks",
     "site/install/incoming.py::remove_unlocked": "another user's, or no file; what stays goes with its folder",
-    "site/inside/channel.py::connect": "the next address is tried, and all reasons are in the error",
+    "system/channel.py::connect": "the next address is tried, and all reasons are in the error",
     "site/inside/hub.py::_accept": "a connection that has gone again",
     "site/container/home.py::_is_abandoned": "a home without a job: it goes an hour after its last change",
     "site/rank/payload_monitor.py::leave": "what stays is removed by the next job on the node",
