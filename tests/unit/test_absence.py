@@ -58,7 +58,6 @@ REVIEWED = {
     "site/rank/meeting.py::_receive": "one that is no node, or ended; the others still come",
     "site/rank/observed/communication.py::connections": "a process that is gone, or not ours",
     "site/rank/observed/communication.py::nccl": "no report",
-    "site/container/home.py::_text": "a process that is gone, or not ours",
     "site/container/home.py::reap": "another start of ours removes it too",
     "site/rank/observed/mapped_mpi.py::_single_files": "one more place to look; the answer says unknown",
     "site/rank/observed/mapped_mpi.py::family": "a process that is gone",
