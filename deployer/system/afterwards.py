@@ -1,12 +1,12 @@
 """Actions after the end of this process, whatever program it has become by then."""
 
 import os
-import select
 import signal
 import time
+from contextlib import suppress
 from typing import Callable, Optional
 
-#: Seconds between two checks if the kernel or Python cannot wait for a process that is not a child.
+#: Seconds between two checks of a process that is not a child.
 _PAUSE = 0.2
 
 
@@ -41,23 +41,12 @@ def _let_go() -> None:
         if descriptor <= 2:
             os.dup2(null, descriptor)
         else:
-            try:
+            with suppress(OSError):  # the descriptor of the list itself
                 os.close(descriptor)
-            except OSError:
-                continue  # the descriptor of the list itself
 
 
 def _await(pid: int, start: Optional[str]) -> None:
     """Return when the process ``pid`` that started at ``start`` has ended."""
-    opener = getattr(os, "pidfd_open", None)  # Python 3.9, Linux 5.3
-    if opener:
-        try:
-            descriptor = opener(pid)
-        except OSError:
-            descriptor = None
-        if descriptor is not None and began(pid) == start:
-            select.select([descriptor], [], [])
-            return
     while start is not None and began(pid) == start:
         time.sleep(_PAUSE)
 

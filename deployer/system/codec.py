@@ -8,7 +8,7 @@ import ctypes
 import ctypes.util
 import importlib
 import zlib
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Optional, Tuple, Type
 
 from deployer.contract.base.errors import IntegrityError, MissingTool
 from deployer.contract.base.tarformat import Buffer
@@ -43,15 +43,24 @@ def decompressor(codec: str, other: Optional[Callable[[bytes, int], Buffer]] = N
     return checked
 
 
-def _gzip(frame: bytes, size: int) -> bytes:
-    stream = zlib.decompressobj(zlib.MAX_WBITS | 16)
-    try:
-        data = stream.decompress(frame, size + 1)
-    except zlib.error as error:
-        raise IntegrityError(f"a gzip frame is broken: {error}") from error
-    if not stream.eof or stream.unused_data:
-        raise IntegrityError("a gzip frame does not end where it should")
-    return data
+def _with(begin: Callable[[], Any], codec: str, broken: Tuple[Type[Exception], ...]) -> Callable[[bytes, int], bytes]:
+    """Decompress each frame with a new decompressor of the standard library, which raises ``broken``."""
+
+    def decompress(frame: bytes, size: int) -> bytes:
+        stream = begin()
+        try:
+            # One byte more than announced, to detect a larger frame and to stop a decompression bomb.
+            data = stream.decompress(frame, size + 1)
+        except broken as error:
+            raise IntegrityError(f"a {codec} frame is broken: {error}") from error
+        if not stream.eof or stream.unused_data:
+            raise IntegrityError(f"a {codec} frame does not end where it should")
+        return bytes(data)
+
+    return decompress
+
+
+_gzip = _with(lambda: zlib.decompressobj(zlib.MAX_WBITS | 16), "gzip", (zlib.error,))
 
 
 def _zstd(other: Optional[Callable[[bytes, int], Buffer]]) -> Callable[[bytes, int], Buffer]:
@@ -60,7 +69,7 @@ def _zstd(other: Optional[Callable[[bytes, int], Buffer]]) -> Callable[[bytes, i
         return _ZstdLibrary(library)
     module = _load_zstd_module()
     if module is not None:
-        return _with_module(module)
+        return _with(module.ZstdDecompressor, "zstd", (module.ZstdError, EOFError))
     if other is not None:
         return other
     problem = "this machine has no libzstd.so.1, but the bundle's layer is compressed with zstd"
@@ -104,23 +113,6 @@ class _ZstdLibrary:
             self._free(context)
 
 
-def _with_module(module: Any) -> Callable[[bytes, int], Buffer]:
-    """Use Python's own ``compression.zstd``, since 3.14, for machines without libzstd.so.1."""
-
-    def decompress(frame: bytes, size: int) -> Buffer:
-        stream = module.ZstdDecompressor()
-        try:
-            # One byte more than announced, to detect a larger frame and to stop a decompression bomb.
-            data = stream.decompress(frame, size + 1)
-        except (module.ZstdError, EOFError) as error:
-            raise IntegrityError(f"a zstd frame is broken: {error}") from error
-        if not stream.eof or stream.unused_data:
-            raise IntegrityError("a zstd frame does not end where it should")
-        return bytes(data)
-
-    return decompress
-
-
 def _load_libzstd() -> Optional[Any]:
     # find_library runs ldconfig or gcc, which takes long or is missing. The soname is enough if the loader knows it.
     return _load("libzstd.so.1") or _load(ctypes.util.find_library("zstd"))
@@ -134,6 +126,7 @@ def _load(name: Optional[str]) -> Optional[Any]:
 
 
 def _load_zstd_module() -> Optional[Any]:
+    """Return Python's own ``compression.zstd``, since 3.14, for machines without libzstd.so.1."""
     try:
         return importlib.import_module("compression.zstd")
     except ImportError:

@@ -33,10 +33,7 @@ def reader(descriptor: int) -> "elf_notes.ReadAt":
 def _sha256(descriptor: int) -> str:
     import hashlib  # takes a while, and most libraries have a build-id
 
-    digest, read_at, at = hashlib.sha256(), reader(descriptor), 0
-    chunk = read_at(at, _CHUNK)
-    while chunk:
+    digest = hashlib.sha256()
+    for chunk in iter(lambda: os.read(descriptor, _CHUNK), b""):
         digest.update(chunk)
-        at += len(chunk)
-        chunk = read_at(at, _CHUNK)
     return digest.hexdigest()

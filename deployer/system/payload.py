@@ -74,6 +74,12 @@ def restore_signals() -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
+def complain(text: str) -> None:
+    """Print lines on standard error at once: a rank ends without cleanup, and before 3.9 they would be lost."""
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
 def _become(command: "List[str]", environment: "Dict[str, str]", stdin: "Optional[str]") -> "NoReturn":
     try:
         restore_signals()
@@ -102,8 +108,7 @@ def _read_from(path: "str") -> "None":
     try:
         os.dup2(os.open(path, os.O_RDONLY), 0)
     except OSError as error:
-        sys.stderr.write(f"deployer: error: cannot read {path}, the job's stdin: {error.strerror}\n")
-        sys.stderr.flush()
+        complain(f"deployer: error: cannot read {path}, the job's stdin: {error.strerror}")
         os._exit(2)  # UsageError's
 
 
@@ -114,6 +119,5 @@ def _explain(command: "List[str]", environment: "Dict[str, str]") -> None:
     try:
         process.replace(command, environment)
     except DeployerError as error:
-        sys.stderr.write("\n".join(error.lines()) + "\n")
-        sys.stderr.flush()
+        complain("\n".join(error.lines()))
         os._exit(error.exit_code)

@@ -547,11 +547,8 @@ class HeldProcess:
 
     def line(self, timeout: float) -> str:
         """Return the line; empty if the process ends without one or does not print it within ``timeout`` seconds."""
-        if self._process.stdout is None:
-            raise AssertionError("a pipe was asked for")
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._process.stdout, selectors.EVENT_READ)
-            return _text(self._process.stdout.readline()).strip() if selector.select(timeout) else ""
+        output: Any = self._process.stdout
+        return _text(output.readline()).strip() if select.select([output], [], [], timeout)[0] else ""
 
     def end(self, patience: float = 10.0) -> None:
         """Close its input; kill it if it does not end within ``patience`` seconds."""

@@ -5,7 +5,6 @@ files, tables, buffers (as its own copies). Workers end with their block, and wi
 each waits on a pipe whose other end only this process holds.
 """
 
-import ctypes
 import multiprocessing
 import os
 import signal
@@ -14,6 +13,7 @@ from multiprocessing import connection
 from typing import Any, Callable, Deque, Iterator, List, Tuple
 
 from deployer.contract.base.errors import DeployerError
+from deployer.system import payload
 
 #: A login node is shared by everyone, and above this number the file system is the limit.
 MOST = 16
@@ -21,7 +21,6 @@ MOST = 16
 _SMALL = 4 * 1024 * 1024
 #: Tasks given to a worker: one to work on, and one to continue with while the answer is on its way.
 _IN_HAND = 2
-_PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
 def cores() -> int:
@@ -175,7 +174,7 @@ def _serve(pipe: Any, others: List[Any], function: Callable[[Any], Any]) -> None
     """Answer tasks until the other end is closed, with (True, result) or (False, error)."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes: the first one decides
     # A closed pipe ends a worker after its task; this ends it at once, so that it does not write into a removed folder.
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    payload.end_with_parent()
     for other in others:
         other.close()
     while True:

@@ -12,7 +12,7 @@ from deployer.contract.rules import drift
 from deployer.contract.rules.findings import ERROR
 from deployer.site.capture import capture_files
 from deployer.site.capture.capture import CaptureRequest, capture
-from deployer.site.container import trial
+from deployer.site.container.runtimes import trial_words
 from deployer.site.jobs import survey
 from deployer.site.jobs.schedulers import SCHEDULERS
 from deployer.system import files, terminal
@@ -57,7 +57,7 @@ def _capture(args: argparse.Namespace) -> None:
     if args.merge:
         captured = capture_files.merge([capture_files.read(path) for path in args.merge])
     else:
-        request = common.from_options(CaptureRequest, args, node=args.node or bool(args.partition), words=trial.words)
+        request = common.from_options(CaptureRequest, args, node=args.node or bool(args.partition), words=trial_words)
         captured = capture(request, SCHEDULERS.values())
     if before is not None:
         _compare(args, before, captured.whole())
@@ -89,7 +89,7 @@ def _survey(args: argparse.Namespace) -> None:
         output=os.path.abspath(args.output),
         partitions=None if args.partitions == "all" else list(filter(None, args.partitions.split(","))),
         directives=args.directive,
-        words=trial.words,
+        words=trial_words,
     )
     if args.dry_run:
         _show_jobs(args, request)

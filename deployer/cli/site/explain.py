@@ -7,7 +7,6 @@ from deployer.cli.site import common
 from deployer.contract.base import pages
 from deployer.contract.base.errors import UsageError
 from deployer.contract.base.guess import guess
-from deployer.contract.base.pages import Page
 from deployer.system import terminal
 from deployer.system.tool import documents
 
@@ -34,7 +33,7 @@ def _explain(args: argparse.Namespace) -> None:
     terminal.show(*lines)
 
 
-def _list(shown: List[Page]) -> List[str]:
+def _list(shown: List[pages.Page]) -> List[str]:
     """Return a line per code, by topic."""
     width = max(len(page.code) for page in shown)
     lines: List[str] = []

@@ -6,10 +6,9 @@ from typing import Any, Dict, List, Optional, Tuple
 from deployer.cli.site import common
 from deployer.contract.base.shell import quoted
 from deployer.contract.base.text import counted
-from deployer.contract.bundle import sealed_file
 from deployer.contract.bundle.job import RANKS
 from deployer.contract.bundle.manifest import DATA_PREFIX, OURS, REHEARSALS_PREFIX, Manifest
-from deployer.contract.bundle.sealed_file import Seal
+from deployer.contract.bundle.sealed_file import TAIL, Seal, manifest_bytes, parse_manifest
 from deployer.contract.bundle.sshsig import Key
 from deployer.contract.site.plan import NO_MPI
 from deployer.site.install import incoming
@@ -72,13 +71,13 @@ def _read(path: str) -> Tuple[Manifest, Seal, List[Key]]:
     """Return the manifest, seal and keys of a bundle or its parts. Raises IntegrityError, also for bad signatures."""
     if files.is_folder(path):
         parcel = incoming.open_parcel(path)
-        seal, block = parcel.seal, parcel.ending[: -sealed_file.TAIL]
+        seal, block = parcel.seal, parcel.ending[:-TAIL]
     else:
         with opened(path) as stream:
             seal = read_seal(stream, path)
             block = read_manifest_block(stream, seal)
-    data = sealed_file.manifest_bytes(block, seal)
-    return sealed_file.parse_manifest(data, seal), seal, trust.establish(data, seal.signatures, []).keys
+    data = manifest_bytes(block, seal)
+    return parse_manifest(data, seal), seal, trust.establish(data, seal.signatures, []).keys
 
 
 def show_manifest(manifest: Manifest) -> None:

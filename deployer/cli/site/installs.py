@@ -11,7 +11,6 @@ from deployer.cli.site.meter import Meter
 from deployer.contract.bundle import plan_update
 from deployer.site.install import install as installing
 from deployer.site.install import squash, take_plan
-from deployer.site.install.install import InstallOutcome
 from deployer.site.install.receive import receive
 from deployer.site.storage import space, store
 from deployer.site.storage.store import InstalledImage, Store
@@ -52,7 +51,7 @@ def add_squashfs(command: Any) -> None:
 def _install(args: argparse.Namespace) -> None:
     where = store.locate(args.root)
 
-    def work(meter: Meter) -> InstallOutcome:
+    def work(meter: Meter) -> installing.InstallOutcome:
         outcome = installing.install(args.bundle, where, meter, args.jobs, args.keep, args.signers)
         # The file of an already installed bundle was not verified and may be something else, so it stays in place.
         keeps = args.keep and not outcome.known
@@ -76,7 +75,7 @@ def _receive(args: argparse.Namespace) -> None:
 
 
 def show_received(
-    receiving: Callable[[Meter], InstallOutcome],
+    receiving: Callable[[Meter], installing.InstallOutcome],
     where: Store,
     as_json: bool,
     squashfs: bool = False,
@@ -87,7 +86,7 @@ def show_received(
     started = time.time()
     with Meter("install") as meter:
         image, known, warnings, bundle = receiving(meter)
-        store.bring_tool(where)
+        where.bring_tool()
     receipt, seconds = image.receipt, time.time() - started
     squashed = squashed_now(image, jobs) if squashfs else None
     if as_json:

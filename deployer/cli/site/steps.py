@@ -5,6 +5,7 @@ runs. ``rank`` and a rank's probe do not use this module: see ``deployer.site.ra
 """
 
 import argparse
+import functools
 import importlib
 import os
 import sys
@@ -20,16 +21,16 @@ _STEPS = ("hosts", "network", "stage", "probe", "payload")
 
 def add_parsers(subparsers: Any) -> None:
     """Register these commands; each parser sets ``run``, a function from the arguments to the exit code."""
-    add = subparsers.add_parser
-    parser = add("probe", description="Called by job.sh: evidence from a node.")
+    add = functools.partial(common.add_command, subparsers, has_record=False)
+    parser = add("probe", _probe, "Called by job.sh: evidence from a node.")
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--host", action="store_true")
     which.add_argument("--network", action="store_true")
     parser.add_argument("--out", required=True, metavar="DIR")
     common.add(parser, "--library", "FILE", "the plan's MPI on the host")
     common.add(parser, "--home", "DIR", "make this folder as the job's home on the node")
-    parser.set_defaults(run=_probe, after_dashes="a command that prints the image's canary, from a container")
-    parser = add("result", description="Called by job.sh: judge the evidence and write result.json.")
+    parser.set_defaults(after_dashes="a command that prints the image's canary, from a container")
+    parser = add("result", _result, "Called by job.sh: judge the evidence and write result.json.")
     parser.add_argument("folder", metavar="JOBDIR")
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--step", choices=_STEPS)
@@ -43,19 +44,15 @@ def add_parsers(subparsers: Any) -> None:
     common.add(parser, "--setup", "COMMAND", "the command of the site's setup that failed")
     common.add(parser, "--launcher", "PROGRAM", "the launcher that is missing")
     common.add(parser, "--reason", "TEXT", "what the step said of its failure")
-    parser.set_defaults(run=_result)
-    parser = add("start", description="Called by job.sh: make the folder of a further start of the script.")
+    parser = add("start", _start, "Called by job.sh: make the folder of a further start of the script.")
     parser.add_argument("folder", metavar="JOBDIR")
     common.add(parser, "--script", "FILE", "the script that runs", required=True)
     common.add(parser, "--id", "ID", "the batch system's id of this start", default="")
-    parser.set_defaults(run=_start)
-    parser = add("again", description="Called by job.sh: submit the job that continues this one.")
+    parser = add("again", _again, "Called by job.sh: submit the job that continues this one.")
     parser.add_argument("folder", metavar="JOBDIR")
-    parser.set_defaults(run=_again)
-    parser = add("shield", description="Called by job.sh: become COMMAND, with SIGTERM blocked.")
+    parser = add("shield", _shield, "Called by job.sh: become COMMAND, with SIGTERM blocked.")
     parser.epilog = "shield -- COMMAND [ARG...]"
-    parser.set_defaults(run=_shield)
-    parser = add("inside", description="Called by job.sh: start the image's own launcher in one container per node.")
+    parser = add("inside", _inside, "Called by job.sh: start the image's own launcher in one container per node.")
     which = parser.add_mutually_exclusive_group(required=True)
     common.add(which, "--serve", "DIR", "connect the nodes; what starts them follows --")
     common.flag(which, "--node", "start this node's container; its words follow --")
@@ -69,8 +66,7 @@ def add_parsers(subparsers: Any) -> None:
     parser.add_argument("--hub", metavar="HOST,...:PORT", default="")
     parser.add_argument("--key", metavar="FILE", default="")
     common.add(parser, "--number", "N", "of this node (default: Slurm's)", type=int)
-    parser.set_defaults(run=_inside)
-    parser = add("stage", description="Called by job.sh: unpack the image on this node and hold it.")
+    parser = add("stage", _stage, "Called by job.sh: unpack the image on this node and hold it.")
     for name in ("image", "source", "into", "out", "tool"):
         parser.add_argument("--" + name, required=True)
     for name in ("abi", "stubs", "sent", "sha256"):
@@ -82,7 +78,6 @@ def add_parsers(subparsers: Any) -> None:
     parser.add_argument("--mount-point", action="append", default=[], dest="mounts", help="make it in the image")
     text = "the first N words after -- are the command that reads the canary"
     common.add(parser, "--reader", "N", text, type=int, default=0)
-    parser.set_defaults(run=_stage)
 
 
 def _probe(args: argparse.Namespace) -> None:
@@ -107,11 +102,11 @@ def _shield(args: argparse.Namespace) -> None:
 
 
 def _inside(args: argparse.Namespace) -> int:
-    from deployer.site.inside import inside
+    from deployer.site.inside import hub, inside
 
     number = args.number if args.number is not None else int(os.environ.get("SLURM_NODEID", "0"))
     if args.serve:
-        return inside.serve(
+        return hub.serve(
             args.serve, args.nodes, args.image_python, args.passes_on, args.agent, args.machines, args.rest
         )
     if args.node:

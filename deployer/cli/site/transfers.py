@@ -14,7 +14,6 @@ from deployer.contract.bundle import delta
 from deployer.site.install import incoming
 from deployer.site.storage import inventory, store
 from deployer.site.storage.space import human
-from deployer.site.storage.store import Store
 from deployer.system import files, terminal
 
 
@@ -43,7 +42,7 @@ def _known(args: argparse.Namespace) -> None:
     common.show_result(args, answer, f"installed: {answer['folder'] or 'no'}", f"free: {free}")
 
 
-def _about(where: Store, digest: str) -> Dict[str, object]:
+def _about(where: store.Store, digest: str) -> Dict[str, object]:
     """Return the facts for ``push`` about the parts of a bundle that are already here."""
     if not files.is_folder(where.root):
         raise UsageError(f"there is no folder {where.root}", "push creates it; or give another with --root DIR")

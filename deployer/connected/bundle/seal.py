@@ -15,7 +15,7 @@ from deployer.contract.base.tarformat import BLOCK
 from deployer.contract.bundle import manifest as manifests
 from deployer.contract.bundle import oci, sealed_file
 from deployer.contract.bundle.manifest import DATA, FRAME, HEADER, MAX_MEMORY, PADDING, BundleMember, Manifest, Segment
-from deployer.system import digest, file_identity
+from deployer.system import file_identity
 
 _DATA_SEGMENT = 8 * 1024 * 1024
 _FLUSH_EVERY = 32 * 1024 * 1024
@@ -200,7 +200,7 @@ class UnsealedBundle:
             DamagedLayer: the layer was already there and is damaged.
         """
         data = file_identity.reader(self._stream.fileno())(segment.offset, segment.size)
-        if self._verifies and segment.kind == FRAME and digest.sha256(data) != segment.sha256:
+        if self._verifies and segment.kind == FRAME and hashlib.sha256(data).hexdigest() != segment.sha256:
             raise DamagedLayer("a bundle in the cache is damaged")
         return data
 

@@ -121,7 +121,6 @@ def loads(
     schema: str,
     what: str,
     error: Type[DeployerError] = UsageError,
-    known: int = FORMAT,
     limit: int = MAX_MEMORY,
     own: bool = False,
 ) -> "Fields":
@@ -130,7 +129,6 @@ def loads(
     Args:
         what: the record's name for errors, for instance "the plan for lab".
         error: the class of error to raise.
-        known: the newest format that the caller understands.
         limit: bytes of memory; a document that needs more is not parsed.
         own: the record may contain any text.
 
@@ -144,10 +142,10 @@ def loads(
     written, needed = fields.number("format"), fields.number("min_reader")
     if not 1 <= needed <= written:
         raise error("%s: format %d cannot need a reader of format %d" % (what, written, needed))
-    if needed > known:
+    if needed > FORMAT:
         raise UsageError(
             "%s has format %d and needs a reader of format %d; this deployer reads format %d"
-            % (what, written, needed, known),
+            % (what, written, needed, FORMAT),
             "use a newer deployer, for instance the one that wrote the file",
         )
     return fields

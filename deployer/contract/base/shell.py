@@ -22,7 +22,6 @@ _OWN_NUMBER = "$"
 #: Characters that no argument of a process can have: a NUL, and a surrogate that is not a byte of a path.
 _IMPOSSIBLE = re.compile("[\x00\ud800-\udc7f\udd00-\udfff]")
 _NOT_FOR_CSH = re.compile("[!\x00-\x1f\x7f]")
-_DEFAULT = re.compile(r"[A-Za-z0-9]*")
 #: Characters that a word must not contain unescaped: a line end would start a foreign line of the script, and an escape
 #: sequence would reach the reader's terminal.
 _CONTROL = re.compile("[\x00-\x1f\x7f]")
@@ -35,14 +34,13 @@ class Variable:
 
     Args:
         name: the variable's name.
-        default: used if the variable is unset or empty.
         more: the text is a colon and the value, for appending the host's value to a list; empty if there is no value.
     """
 
-    def __init__(self, name: str, default: str = "", more: bool = False) -> None:
-        if not (is_name(name) or name == _OWN_NUMBER) or not _DEFAULT.fullmatch(default):
-            raise TypeError(f"not a variable of a script: {name!r}, {default!r}")
-        self.name, self.default, self.more = name, default, more
+    def __init__(self, name: str, more: bool = False) -> None:
+        if not (is_name(name) or name == _OWN_NUMBER):
+            raise TypeError(f"not a variable of a script: {name!r}")
+        self.name, self.more = name, more
 
     def __repr__(self) -> str:
         return self.text()
@@ -55,13 +53,11 @@ class Variable:
 
     def text(self) -> str:
         """Return the reference for bash."""
-        if self.more:
-            return f'"${{{self.name}:+:${self.name}}}"'
-        return f'"${{{self.name}:-{self.default}}}"' if self.default else f'"${self.name}"'
+        return f'"${{{self.name}:+:${self.name}}}"' if self.more else f'"${self.name}"'
 
     def value(self, environment: Mapping[str, str]) -> str:
         """Return the value in ``environment``; raise TypeError if the name is not in it."""
-        value = environment.get(self.name) or self.default
+        value = environment.get(self.name, "")
         if self.more:
             return value and ":" + value
         if not value:

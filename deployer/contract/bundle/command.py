@@ -7,6 +7,7 @@ may be bound over the image (data, the job's folder, folders of the site) are un
 
 import posixpath
 import re
+from contextlib import suppress
 from typing import Callable, Collection, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from deployer.contract.bundle.job import Job, started
@@ -133,10 +134,8 @@ def locate(name: str, place: CommandSearch) -> Optional[Located]:
     Raises:
         Unsure: the search reaches a folder that is bound over the image.
     """
-    for program in _search(name, place):
-        if program.seen.kind == FILE and program.seen.executable:
-            return program
-    return None
+    programs = (each for each in _search(name, place) if each.seen.kind == FILE and each.seen.executable)
+    return next(programs, None)
 
 
 def there(path: str, place: CommandSearch) -> Optional[Located]:
@@ -162,15 +161,13 @@ def missing_input(stdin: str, place: CommandSearch) -> Optional[CommandProblem]:
     if stdin.startswith(JOB + "/"):
         hint = f"put it into app/, which jobs see at {APP}, or bind a folder of the site: --bind DIR:/data"
         return CommandProblem(f"stdin is {stdin}, but the folder of a new job is empty", hint)
-    try:
+    with suppress(Unsure):
         target = _real(stdin, place)
         if target is None:
             hint = f"correct `stdin` of the job; files of app/ are in {APP}"
             return CommandProblem(f"there is no {stdin}, which is the job's stdin", hint)
         if target[1].kind == FOLDER:
             return CommandProblem(f"stdin of the job, {stdin}, is a folder", "name a file")
-    except Unsure:
-        pass
     if _found_as("python3", place) or missing([SHELL], place) is None:
         return None
     hint = "install one of them in the Dockerfile, or give the file as an argument of the command"
@@ -306,8 +303,7 @@ def _others(name: str) -> Iterator[str]:
 
 def _found_as(name: str, place: CommandSearch) -> Optional[str]:
     try:
-        there = (_real(path, place) for path in _candidates(name, place))
-        return name if any(program and program[1].kind == FILE and program[1].executable for program in there) else None
+        return name if locate(name, place) else None
     except Unsure:
         return None
 

@@ -13,10 +13,8 @@ from typing import FrozenSet, Iterable, Iterator, List, NamedTuple, Optional, Tu
 
 from deployer.contract.base import json_records
 from deployer.contract.base.errors import IntegrityError
-from deployer.contract.base.json_records import Record
 from deployer.contract.bundle import sealed_file
 from deployer.contract.bundle.manifest import Manifest, Segment
-from deployer.contract.bundle.sealed_file import Seal
 
 SCHEMA = "held"
 
@@ -107,7 +105,7 @@ def read_held(text: str) -> HeldSegments:
     return frozenset(data[start : start + PREFIX] for start in range(0, len(data), PREFIX))
 
 
-def receipt(digests: Iterable[str]) -> Record:
+def receipt(digests: Iterable[str]) -> json_records.Record:
     """Return the record that a site writes for carrying the next bundle there on media."""
     return json_records.stamped(SCHEMA, {"segments": held_text(digests)})
 
@@ -168,7 +166,7 @@ def compress(ending: bytes) -> bytes:
     return zlib.compress(ending, 9)
 
 
-def decompress(data: bytes, place: Ending) -> Tuple[bytes, Seal, Manifest]:
+def decompress(data: bytes, place: Ending) -> Tuple[bytes, sealed_file.Seal, Manifest]:
     """Return the ending with its verified seal and manifest. Raises IntegrityError."""
     limit = sealed_file.MAX_MANIFEST + 2 * sealed_file.TAIL
     stream = zlib.decompressobj()

@@ -12,17 +12,15 @@ from typing import List, NamedTuple, Sequence
 from deployer.contract.base import json_records, records, tarformat
 from deployer.contract.base.errors import IntegrityError
 from deployer.contract.base.tarformat import BLOCK
-from deployer.contract.bundle import manifest as manifests
 from deployer.contract.bundle import oci, sealed_file
-from deployer.contract.bundle.manifest import BundleMember, Manifest
-from deployer.contract.bundle.sealed_file import TAIL, Seal
+from deployer.contract.bundle.manifest import BundleMember, Manifest, check_label
 from deployer.contract.elf import machines
 
 SCHEMA = "architectures"
 TABLE_FILE = "deployer/architectures.json"
 #: Bytes of the empty blocks at the end of a bundle, which its copy in such a file lacks.
 END = 2 * BLOCK
-_TABLE_SIZE = TAIL - BLOCK - END
+_TABLE_SIZE = sealed_file.TAIL - BLOCK - END
 _MODE = 0o644
 
 
@@ -44,7 +42,7 @@ class OneOfSeveral(NamedTuple):
     manifest_size: int
 
     @staticmethod
-    def of(manifest: Manifest, seal: Seal, size: int) -> "OneOfSeveral":
+    def of(manifest: Manifest, seal: sealed_file.Seal, size: int) -> "OneOfSeveral":
         """Return what the table states about a bundle of ``size`` bytes."""
         image = oci.blob(sealed_file.image_manifest(manifest))
         return OneOfSeveral(manifest.image.architecture, size, seal.sha256, image.digest, image.size)
@@ -113,8 +111,8 @@ def read(tail: bytes, file_size: int) -> Several:
     what = "the table of architectures"
     fields = json_records.loads(tail[BLOCK : BLOCK + _TABLE_SIZE], SCHEMA, what, IntegrityError)
     several = records.read(Several, fields)
-    manifests.check_label(several.name, several.version, IntegrityError)
-    known = {one.architecture for one in several.bundles if one.size >= TAIL and not one.size % BLOCK}
+    check_label(several.name, several.version, IntegrityError)
+    known = {one.architecture for one in several.bundles if one.size >= sealed_file.TAIL and not one.size % BLOCK}
     if not known <= machines.BY_OCI.keys() or len(known) != len(several.bundles):
         raise IntegrityError(f"{what} is invalid")
     if sum(one.size - END for one in several.bundles) + len(ending(several)) != file_size:

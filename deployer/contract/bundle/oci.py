@@ -80,8 +80,7 @@ def index_of(media_type: str, item: Blob, name: str, version: str, **fields: Rec
     """Return a layout's index with one image, or one index of images."""
     entry: Record = dict(_descriptor(media_type, item), **fields)
     entry["annotations"] = {"org.opencontainers.image.ref.name": f"{name}:{version}"}
-    manifests: List[Record] = [entry]
-    return json_records.dumps({"schemaVersion": 2, "manifests": manifests})
+    return json_records.dumps({"schemaVersion": 2, "manifests": [entry]})
 
 
 def image_index(images: Sequence[Tuple[str, Blob]]) -> bytes:

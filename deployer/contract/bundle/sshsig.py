@@ -126,7 +126,7 @@ def read_key(blob: bytes) -> Key:
 
 def read_key_text(kind: str, text: str) -> Key:
     """Parse the kind and the base64 text of a .pub file. Raises IntegrityError."""
-    key = read_key(_from_base64(text))
+    key = read_key(decode(text))
     if key.kind != kind:
         raise IntegrityError(f"a key claims to be {kind!r}, but is {key.kind!r}")
     return key
@@ -178,7 +178,13 @@ def encode(blob: bytes) -> str:
 
 def decode(text: str) -> bytes:
     """Return a signature's blob from the seal's text in the exact form of ``encode``. Raises IntegrityError."""
-    return _from_base64(text)
+    try:
+        blob = base64.b64decode(text.encode("ascii"), validate=True)
+    except (binascii.Error, UnicodeEncodeError):
+        blob = b""
+    if not blob or encode(blob) != text:
+        raise IntegrityError("a signature or key is not in canonical base64")
+    return blob
 
 
 def armored(blob: bytes) -> str:
@@ -194,7 +200,7 @@ def unarmored(text: str) -> bytes:
     begin, end = BEGIN.split(), _END.split()
     if lines[: len(begin)] != begin or lines[-len(end) :] != end:
         raise IntegrityError("a signature is not in OpenSSH's armor")
-    return _from_base64("".join(lines[len(begin) : -len(end)]))
+    return decode("".join(lines[len(begin) : -len(end)]))
 
 
 def unarmored_all(text: str) -> List[bytes]:
@@ -203,13 +209,3 @@ def unarmored_all(text: str) -> List[bytes]:
     if pieces[-1].strip():
         raise IntegrityError("a signature is not in OpenSSH's armor")
     return [unarmored(piece + _END) for piece in pieces[:-1]]
-
-
-def _from_base64(text: str) -> bytes:
-    try:
-        blob = base64.b64decode(text.encode("ascii"), validate=True)
-    except (binascii.Error, UnicodeEncodeError):
-        blob = b""
-    if not blob or base64.b64encode(blob).decode() != text:
-        raise IntegrityError("a signature or key is not in canonical base64")
-    return blob

@@ -24,10 +24,7 @@ _MAX_NOTES = 64 * 1024  # real ones are below 2 KiB
 
 def build_id(read_at: "ReadAt") -> "Optional[str]":
     """Return the build-id in hexadecimal; None if the file has none or is not an ELF file."""
-    for _, kind, body in each(read_at):
-        if kind == _BUILD_ID:
-            return body.hex()
-    return None
+    return next((body.hex() for _, kind, body in each(read_at) if kind == _BUILD_ID), None)
 
 
 def header(read_at: "ReadAt") -> "Tuple[Any, ...]":

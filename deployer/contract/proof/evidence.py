@@ -21,7 +21,6 @@ import functools
 from typing import Any, Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, Type, TypeVar
 
 from deployer.contract.base import json_records, records
-from deployer.contract.base.json_records import Record
 from deployer.contract.proof.measurements import Measures
 from deployer.contract.proof.payload import MappedLibrary, PayloadRecord
 from deployer.contract.rules.verdict import Checked
@@ -35,7 +34,7 @@ _LAUNCH = "job"
 #: The suffix of files with a NetworkRecord.
 NETWORK_SUFFIX = ".network"
 #: The key of the start option in job.json and result.json. It is older than the term, and users' programs read it.
-START_OPTION_KEY = "variant"
+OPTION_KEY = "variant"
 
 
 class Launch(NamedTuple):
@@ -121,9 +120,9 @@ class Launch(NamedTuple):
         """The requested number of ranks."""
         return self.nodes * self.ranks_per_node
 
-    def record(self) -> Record:
+    def record(self) -> json_records.Record:
         fields = records.plain(self)
-        fields[START_OPTION_KEY] = fields.pop("start_option")
+        fields[OPTION_KEY] = fields.pop("start_option")
         return json_records.stamped(_LAUNCH, fields)
 
 
@@ -131,7 +130,7 @@ def read_launch(data: bytes, what: str) -> Launch:
     """Parse job.json. Raises UsageError."""
     fields = json_records.loads(data, _LAUNCH, what, own=True)
     own = {name: linked.check_made(fields.mapping(name)) for name in ("links", "folder_links")}
-    return records.read(Launch, fields, start_option=fields.text(START_OPTION_KEY), **own)
+    return records.read(Launch, fields, start_option=fields.text(OPTION_KEY), **own)
 
 
 class HostRecord(NamedTuple):
@@ -232,7 +231,7 @@ _SCHEMAS: Mapping[type, str] = {
 }
 
 
-def record(evidence: Any) -> Record:
+def record(evidence: Any) -> json_records.Record:
     """Return a record of a class in ``_SCHEMAS`` as a JSON object."""
     return json_records.stamped(_SCHEMAS[type(evidence)], records.plain(evidence))
 

@@ -1,6 +1,7 @@
 """The mean of a few measurements and its 95 % interval, by Student's t distribution. Pure."""
 
 import math
+import statistics
 from typing import Optional, Sequence
 
 _CONFIDENCE = 0.95
@@ -18,7 +19,7 @@ def half_width(values: Sequence[float]) -> Optional[float]:
     """Return half the width of the mean's 95 % interval, t s / sqrt(n); None for a single value."""
     if len(values) < 2:
         return None
-    return quantile(len(values) - 1) * _deviation(values, 1) / math.sqrt(len(values))
+    return quantile(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
 
 
 def spread(values: Sequence[float]) -> float:
@@ -26,7 +27,7 @@ def spread(values: Sequence[float]) -> float:
 
     It describes a single value, not the mean, and does not shrink with more values.
     """
-    return 1.96 * _deviation(values, 0)
+    return 1.96 * statistics.pstdev(values)
 
 
 def quantile(free: int) -> float:
@@ -36,11 +37,6 @@ def quantile(free: int) -> float:
         middle = (low + high) / 2
         low, high = (middle, high) if _between(middle, free) < _CONFIDENCE else (low, middle)
     return high
-
-
-def _deviation(values: Sequence[float], lost: int) -> float:
-    middle = mean(values)
-    return math.sqrt(math.fsum((value - middle) ** 2 for value in values) / (len(values) - lost))
 
 
 def _between(t: float, free: int) -> float:

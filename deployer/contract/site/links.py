@@ -38,10 +38,10 @@ def check(found: Mapping[str, str]) -> Mapping[str, str]:
     return found
 
 
-def check_place(place: str) -> str:
-    """Return ``path`` if it is in the private HOME or the job's folder. Raises UsageError otherwise."""
+def check_place(place: str) -> None:
+    """Raise UsageError unless ``place`` is in the private HOME or the job's folder."""
     if place == HOME_ITSELF:
-        return place
+        return
     below = place[len(HOME) :] if place.startswith(HOME) else place
     if not _is_below(below) or below.startswith("~"):
         raise UsageError(
@@ -50,15 +50,13 @@ def check_place(place: str) -> str:
     first = below.split("/")[0]
     if not place.startswith(HOME) and (first in OURS or first.startswith(".")):
         raise UsageError(f"links: {first!r} is a name of the job's folder itself: {place!r}", "use another name")
-    return place
 
 
-def check_source(source: str) -> str:
-    """Return ``path`` if it is in the bundle's data or app. Raises UsageError otherwise."""
+def check_source(source: str) -> None:
+    """Raise UsageError unless ``source`` is in the bundle's data or app."""
     kind, slash, below = source.partition("/")
     if kind not in _SOURCES or not _is_below(below or ("" if slash or kind == "data" else "app")):
         raise UsageError(f"links: invalid source: {source!r}", "write data/NAME, data/NAME/PATH or app/PATH; " + _HINT)
-    return source
 
 
 def target(source: str) -> str:

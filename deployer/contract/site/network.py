@@ -102,5 +102,4 @@ def _order(item: NodeAddress, names: Sequence[str]) -> Tuple[int, bool, int]:
 
 
 def _number(address: str) -> int:
-    parts = [int(part) for part in address.split(".")]
-    return parts[0] << 24 | parts[1] << 16 | parts[2] << 8 | parts[3]
+    return int.from_bytes(map(int, address.split(".")), "big")

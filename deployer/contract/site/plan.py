@@ -8,9 +8,7 @@ import re
 from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from deployer.contract.base import json_records, records
-from deployer.contract.base.json_records import Fields, Record
 from deployer.contract.rules import hostfiles
-from deployer.contract.rules.hostfiles import HostFile
 from deployer.contract.rules.verdict import Checked
 from deployer.contract.site.speed import ExpectedNetwork
 
@@ -268,10 +266,10 @@ class InsideWay(NamedTuple):
     binds: List[Bind]
     environment: Dict[str, str]
     pass_environment: List[str]
-    host: Tuple[HostFile, ...]
+    host: Tuple[hostfiles.HostFile, ...]
 
     @staticmethod
-    def read(fields: Fields) -> "InsideWay":
+    def read(fields: json_records.Fields) -> "InsideWay":
         return records.read(InsideWay, fields, environment=fields.environment("environment"))
 
 
@@ -332,7 +330,7 @@ class Plan(NamedTuple):
     start_options: List[StartOption]
     abi: Optional[str] = None
     checked: Optional[Checked] = None
-    host: Tuple[HostFile, ...] = ()
+    host: Tuple[hostfiles.HostFile, ...] = ()
     account: Optional[str] = None
     limits: Limits = Limits()
     against: Mapping[str, str] = {}
@@ -404,7 +402,7 @@ class Plan(NamedTuple):
             "; passed over: " + ", ".join(over) if over else "",
         )
 
-    def record(self) -> Record:
+    def record(self) -> json_records.Record:
         """Return the plan as a JSON record."""
         return json_records.stamped(SCHEMA, records.plain(self))
 

@@ -52,11 +52,6 @@ class KnownRuntime(NamedTuple):
         """Return the name under which a policy allows it."""
         return self.allowed_by or self.name
 
-    @property
-    def supported(self) -> bool:
-        """Return whether there is an adapter for it."""
-        return not self.refusal
-
 
 #: Since 0.28, it reads the pattern for ``--unset-env``. This is the oldest version that was tested with deployer.
 _OLDEST_CHARLIECLOUD = "0.31"
@@ -137,7 +132,7 @@ TABLE = (
 RUNTIMES = {known.name: known for known in TABLE}
 
 #: The runtimes that deployer can use, and those among them that a bundle's kit can provide.
-SUPPORTED = tuple(known.name for known in TABLE if known.supported)
+SUPPORTED = tuple(known.name for known in TABLE if not known.refusal)
 CARRIED = tuple(known.name for known in TABLE if known.carried)
 #: The runtimes that a site profile can list.
 NAMED = tuple(known.name for known in TABLE if not known.allowed_by)

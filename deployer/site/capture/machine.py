@@ -13,7 +13,6 @@ from deployer.contract.base.json_records import Record
 from deployer.contract.site.plan import NATIVE
 from deployer.contract.site.runtime_table import RUNTIMES
 from deployer.site.capture import apptainer, started
-from deployer.site.capture.started import TrialWords
 from deployer.site.capture.tools import Tools, read_text
 
 #: Names to search in PATH, and the path of the Python for RHEL's own tools.
@@ -32,7 +31,7 @@ sys.exit(0 if libc.unshare(0x10000000 | 0x00020000) == 0 else ctypes.get_errno()
 _VERSION = re.compile(r"\d+(?:\.\d+)+[\w.+~-]*")
 
 
-def machine(tools: Tools, words: Optional[TrialWords] = None) -> Record:
+def machine(tools: Tools, words: Optional[started.TrialWords] = None) -> Record:
     """Return the facts of this machine, with the keys of a profile's ``Machine``."""
     name = os.uname()
     found: Dict[str, Any] = {
@@ -131,7 +130,7 @@ def fuse() -> bool:
     return True
 
 
-def runtimes(tools: Tools, words: Optional[TrialWords] = None) -> Record:
+def runtimes(tools: Tools, words: Optional[started.TrialWords] = None) -> Record:
     """Return the container runtimes in PATH, with their versions.
 
     If a runtime's abilities depend on the installation, they are tested: Apptainer always, others only with ``words``.

@@ -61,14 +61,12 @@ class BatchSystem:
     #: The variables of a job with its partition and with the batch system's name for the node.
     job_partition, node_name = "", ""
 
-    def facts(self, tools: Tools) -> Optional[BatchFacts]:
+    def facts(self, _: Tools) -> Optional[BatchFacts]:
         """Return the batch system's facts; None if there is none or it does not answer."""
-        del tools
         return None
 
-    def own_node(self, tools: Tools, name: str) -> Record:
-        """Return the hardware of the node ``name`` according to the batch system; empty if it does not report it."""
-        del tools, name
+    def own_node(self, _: Tools, _name: str) -> Record:
+        """Return the hardware of the node with this name as the batch system reports it; empty if it does not."""
         return {}
 
 

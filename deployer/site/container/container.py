@@ -1,9 +1,11 @@
 """Combine an installed image and a plan into a Container, with binds and environment, for ``run`` and ``exec``."""
 
+import hashlib
 import os
+from contextlib import suppress
 from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence
 
-from deployer.contract.base import shell
+from deployer.contract.base import json_records, shell
 from deployer.contract.base.errors import Refused, UsageError
 from deployer.contract.base.shell import Value, Variable, Word
 from deployer.contract.bundle.command import DEFAULT_PATH
@@ -14,7 +16,6 @@ from deployer.contract.site import plan as plans
 from deployer.contract.site.mount_points import OF_THE_NODE
 from deployer.contract.site.plan import Bind, Plan
 from deployer.site.container import home as homes
-from deployer.site.container import hostfiles as site_hostfiles
 from deployer.site.container import targets
 from deployer.site.container.runtimes import native
 from deployer.site.container.runtimes.interface import Container, Runtime
@@ -139,10 +140,49 @@ def _of_plan(installed: InstalledImage, plan: Plan, environment: Dict[str, str],
                 f"{bind.source} cannot be bound into {installed.receipt.label}: {problem}",
                 f"pack it with --site {plan.site}, which makes the target; if it was packed so, install it again",
             )
-    single = site_hostfiles.binds(installed, plan)
+    single = host_binds(installed, plan)
     if any(bind.target.startswith(hostfiles.PROGRAMS + "/") for bind in single):
         environment["PATH"] = "{}:{}".format(environment["PATH"], hostfiles.PROGRAMS)
     return list(plan.binds) + single
+
+
+def host_binds(installed: InstalledImage, plan: Plan) -> List[Bind]:
+    """Return the binds of the plan's host files for this image, in the required order, and make their stubs.
+
+    Raises:
+        Refused: the image was flattened with a deployer version that made no target for them.
+    """
+    wanted = hostfiles.for_image(plan.host, lambda path: files.lexists(installed.rootfs + path))
+    if not wanted:
+        return []
+    if not files.is_folder(installed.rootfs + hostfiles.FOLDER):
+        raise Refused(
+            f"the image of {installed.receipt.label} has no {hostfiles.FOLDER}, where the plan for "
+            f"{plan.site} puts the host's libraries",
+            "pack it again with this deployer",
+        )
+    bound = [Bind(_stubs(installed.folder, wanted), hostfiles.FOLDER, "placeholders for single files of the host")]
+    bound += [Bind(item.source, item.target, item.why) for item in wanted if item.kind != hostfiles.LINK]
+    return bound
+
+
+def _stubs(home: str, wanted: List[hostfiles.HostFile]) -> str:
+    """Return the folder of stubs, whose name depends on its content, so that concurrent processes make the same.
+
+    It is made again if the site's purge has removed it.
+    """
+    text = json_records.dumps([[item.name, item.kind, item.source * (item.kind == hostfiles.LINK)] for item in wanted])
+    folder = os.path.join(home, "host", hashlib.sha256(text).hexdigest()[:16])
+    with files.errors_named("make " + folder):
+        for item in wanted:
+            path = os.path.join(folder, item.name)
+            os.makedirs(path if item.kind == hostfiles.DIRECTORY else os.path.dirname(path), exist_ok=True)
+            if item.kind == hostfiles.LINK and not files.is_link(path):
+                with suppress(FileExistsError):  # another run was first
+                    os.symlink(item.source, path)
+            elif item.kind == hostfiles.FILE:
+                os.close(os.open(path, os.O_CREAT | os.O_RDONLY | os.O_CLOEXEC, 0o644))
+    return folder
 
 
 def _overlays(installed: InstalledImage, variant: Optional[str], environment: Dict[str, str]) -> List[Bind]:

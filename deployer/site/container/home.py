@@ -9,10 +9,11 @@ The homes of killed jobs are removed when the user's next home is made on the no
 
 import os
 import stat
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Callable, Iterator
 
 from deployer.contract.base.errors import DeployerError, UsageError
+from deployer.site.capture.tools import read_text
 from deployer.site.container import node_folder
 from deployer.system import afterwards, files
 
@@ -77,11 +78,9 @@ def reap(has_ended: Callable[[str], bool] = lambda _: False) -> None:
     for path in node_folder.own(BEGIN):
         # No process of this user may have the path in its environment or arguments.
         texts = (_text(name, what) for name in os.listdir("/proc") for what in ("environ", "cmdline"))
-        if not any(os.fsencode(path) in text for text in texts) and _is_abandoned(path, has_ended):
-            try:
+        if not any(path in text for text in texts) and _is_abandoned(path, has_ended):
+            with suppress(OSError, DeployerError):  # another process of this user may be removing it too
                 files.remove_tree(path)
-            except (OSError, DeployerError):
-                continue  # another process of this user may be removing it too
 
 
 def _is_abandoned(path: str, has_ended: Callable[[str], bool]) -> bool:
@@ -97,15 +96,10 @@ def _is_abandoned(path: str, has_ended: Callable[[str], bool]) -> bool:
         return False
 
 
-def _text(process: str, what: str) -> bytes:
-    """Return the kernel's data on a process; empty for other users' processes and ended ones."""
-    if not process.isdigit() or int(process) == os.getpid():
-        return b""
-    try:
-        with open(f"/proc/{process}/{what}", "rb") as stream:
-            return stream.read()
-    except OSError:
-        return b""
+def _text(process: str, what: str) -> str:
+    """Return the kernel's data on a process; empty for this one, other users' processes and ended ones."""
+    is_other = process.isdigit() and int(process) != os.getpid()
+    return read_text(f"/proc/{process}/{what}") if is_other else ""
 
 
 def _new() -> str:

@@ -6,7 +6,7 @@ from typing import Optional, Sequence
 from deployer.contract.base.errors import DeployerError
 from deployer.contract.base.shell import plain
 from deployer.contract.site import runtime_table
-from deployer.site.capture import machine
+from deployer.site.capture import apptainer, machine
 from deployer.site.capture.software.modules import runtimes as by_module
 from deployer.site.container import home
 from deployer.site.container.container import user_environment
@@ -27,7 +27,8 @@ def objection(runtime: Runtime, modules: Sequence[str], engine: str, here: bool 
     """
     path = None if runtime.known.carried else shutil.which(runtime.program)
     reason = runtime.veto(Here(path, list(modules), engine))
-    if reason is None and runtime.known.namespaces and here and not runtime.without_namespaces(path):
+    # Only programs that mount SquashFS files may be installed so (setuid) that they need no user namespaces.
+    if reason is None and runtime.known.namespaces and here and not (runtime.known.mounts and apptainer.starter(path)):
         reason = machine.namespaces_denied()
     if reason is None and runtime.asked and (path or runtime.known.carried) and runtime.asked not in by_module(modules):
         reason = _unusable(runtime.asked, plain(runtime.starter(engine)), runtime.known.carried)

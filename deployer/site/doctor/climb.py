@@ -6,9 +6,8 @@ test here, or raises the DeployerError for the user. The error's exit code becom
 
 from typing import Dict, List, NamedTuple, Optional
 
-from deployer.contract.base import json_records
 from deployer.contract.base.errors import DeployerError
-from deployer.contract.base.json_records import Fields, Record
+from deployer.contract.base.json_records import Fields, Record, stamped
 from deployer.contract.site.plan import Plan
 from deployer.site.storage.store import InstalledImage, Store
 
@@ -81,4 +80,4 @@ class Climb(NamedTuple):
             "exit_code": self.error.exit_code if self.error else 0,
             "rungs": [step.record() for step in self.steps],
         }
-        return json_records.stamped("doctor", record)
+        return stamped("doctor", record)

@@ -51,11 +51,8 @@ def kernel(ground: Ground) -> str:
     )
 
 
-def python(ground: Ground) -> str:
+def python(_: Ground) -> str:
     """Check the Python that runs this, and the library for unpacking bundles."""
-    del ground
-    if sys.version_info < (3, 6):
-        raise MissingTool(f"this is Python {sys.version.split()[0]}", "3.6 or newer: see `module avail python`")
     version = f"{sys.version.split()[0]}, {sys.executable}"
     libzstd = machine.libzstd()
     if libzstd:

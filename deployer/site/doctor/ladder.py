@@ -1,6 +1,7 @@
 """The ladder as a table, and the function that climbs it."""
 
 import time
+from contextlib import suppress
 from typing import Callable, List, Optional
 
 from deployer.contract.base.errors import DeployerError, UsageError
@@ -22,11 +23,9 @@ RUNGS = (
 
 def examine(ground: Ground, tell: Callable[[Step], None]) -> Climb:
     """Climb until the first failure; ``tell`` receives each step when it is done."""
-    try:  # the plan also affects the first rungs; the image rung reports why there is none
+    with suppress(UsageError):  # the plan also affects the first rungs; the image rung reports why there is none
         ground.installed = here.find(ground)
         ground.plan = ground.installed.plan(ground.site)
-    except UsageError:
-        pass
     steps: List[Step] = []
     error: Optional[DeployerError] = None
     for name, rung in RUNGS:

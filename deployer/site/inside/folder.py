@@ -8,8 +8,8 @@ import os
 import shlex
 
 from deployer.contract.site import plan as plans
-from deployer.site.inside.channel import ChannelError
 from deployer.system import files
+from deployer.system.channel import ChannelError
 
 #: Its name in the job's folder, and the names of its files.
 NAME = "inside"

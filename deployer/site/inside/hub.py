@@ -16,12 +16,14 @@ import time
 from typing import Dict, List, Optional, Sequence, Set
 
 from deployer.contract.base import shell
-from deployer.site.inside.channel import PATIENCE, Channel, ChannelError, Message
+from deployer.contract.base.errors import JobFailed
+from deployer.site.inside import folder
 from deployer.site.inside.node import HUB, NUMBER, end_all
 from deployer.site.inside.wakeups import Wakeups
 from deployer.site.rank import interfaces
 from deployer.site.rank.launched import inherited_environment
-from deployer.system import payload
+from deployer.system import files, payload
+from deployer.system.channel import PATIENCE, Channel, ChannelError, Message
 
 #: The exit code of ssh if it cannot connect.
 NOT_CONNECTED = 255
@@ -32,21 +34,24 @@ _REGISTER, _END = 300.0, 10.0
 
 
 def serve(
-    key: bytes,
-    nodes: int,
-    words: Sequence[str],
-    passes_on: bool,
-    agent: Optional[str] = None,
-    machines: Sequence[str] = (),
+    path: str, nodes: int, python: str, passes_on: bool, agent: Optional[str], machines: Optional[str], words: List[str]
 ) -> int:
-    """Start a job's step on ``nodes`` nodes and return the launcher's exit code.
+    """Start a job's step on ``nodes`` nodes, connect them, and return the launcher's exit code.
 
     Args:
-        words: the command that starts all nodes or, with ``agent``, one node.
+        path: the private folder to make for this in the job's folder.
+        python: the image's Python.
         passes_on: whether to forward SIGTERM to all processes on the nodes; otherwise the batch system signals them.
         agent: a program like ssh that starts a command on a node; None: ``words`` start all nodes.
-        machines: the names of the nodes, for ``agent``.
+        machines: the file with the nodes, one per line, for ``agent``.
+        words: the command that starts all nodes or, with ``agent``, one node.
     """
+    try:
+        key = folder.make(path, python)
+    except ChannelError as error:
+        raise JobFailed(str(error), f"the folder of the job must be private: remove {path}") from error
+    lines = files.read_text(machines).splitlines() if machines is not None else []
+    names = [line.split()[0] for line in lines if line.strip()]
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
         listener.bind(("", 0))
         listener.listen(128)
@@ -55,8 +60,7 @@ def serve(
         if agent is None:
             commands = [_known(words, hub, 0)]
         else:
-            of_nodes = [shell.quoted(_known(words, hub, number)) for number in range(len(machines))]
-            commands = [[agent, machine, text] for machine, text in zip(machines, of_nodes)]
+            commands = [[agent, name, shell.quoted(_known(words, hub, at))] for at, name in enumerate(names)]
         return _Hub(listener, key, nodes, passes_on).serve(commands)
 
 

@@ -1,44 +1,17 @@
-"""inside: the four processes of a job that starts inside-out, which job.sh and launchers call."""
+"""inside: the processes of a job that starts inside-out besides the hub, which job.sh and launchers call."""
 
 import os
 import select
 import signal
 import sys
 from contextlib import closing
-from typing import List, NoReturn, Optional, Sequence, Tuple
+from typing import List, NoReturn, Sequence, Tuple
 
 from deployer.contract.base.errors import JobFailed, UsageError
 from deployer.site.inside import folder, hub
 from deployer.site.inside import node as nodes
-from deployer.site.inside.channel import ChannelError, connect
-from deployer.system import files, payload, process
-
-
-def serve(
-    path: str,
-    count: int,
-    python: str,
-    passes_on: bool,
-    agent: Optional[str],
-    machines: Optional[str],
-    words: Sequence[str],
-) -> int:
-    """Connect the nodes of a job's step, and return the launcher's exit code.
-
-    Args:
-        path: the private folder to make for this in the job's folder.
-        count: the number of nodes.
-        python: the image's Python.
-        passes_on, agent, words: as in ``hub``.
-        machines: the file with the nodes, one per line; None: ``words`` start all nodes.
-    """
-    try:
-        key = folder.make(path, python)
-    except ChannelError as error:
-        raise JobFailed(str(error), f"the folder of the job must be private: remove {path}") from error
-    lines = files.read_text(machines).splitlines() if machines is not None else []
-    names = [line.split()[0] for line in lines if line.strip()]
-    return hub.serve(key, count, words, passes_on, agent, names)
+from deployer.system import payload, process
+from deployer.system.channel import ChannelError, connect
 
 
 def parse(hub_word: str) -> List[Tuple[str, int]]:

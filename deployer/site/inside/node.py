@@ -13,11 +13,11 @@ import signal
 import time
 from typing import Dict, List, NamedTuple, Sequence, Tuple
 
-from deployer.site.inside.channel import Channel, ChannelError, Message, connect
 from deployer.site.inside.wakeups import Wakeups
 from deployer.site.rank.launched import inherited_environment
 from deployer.site.rank.observed import mapped_mpi
 from deployer.system import payload
+from deployer.system.channel import Channel, ChannelError, Message, connect
 
 #: The launcher's words that are known only when the job runs: the nodes, the first node, and the hub's addresses. The
 #: number of ranks on a node may follow SLOTS.

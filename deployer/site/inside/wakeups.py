@@ -2,7 +2,8 @@
 
 import os
 import signal
-from typing import Dict, Iterable, List, Set
+from contextlib import suppress
+from typing import Dict, Iterable, Set
 
 
 class Wakeups:
@@ -12,22 +13,19 @@ class Wakeups:
         self._reader, self._writer = os.pipe()
         for end in (self._reader, self._writer):
             os.set_blocking(end, False)
-        self._seen: Set[int] = set()
         self._wakeup = signal.set_wakeup_fd(self._writer)
-        self._before: Dict[int, object] = {number: signal.signal(number, self._note) for number in numbers}
+        self._before: Dict[int, object] = {number: signal.signal(number, lambda *_: None) for number in numbers}
 
     def fileno(self) -> int:
         """Return the descriptor for a selector."""
         return self._reader
 
-    def take(self) -> List[int]:
-        """Return the signals that have arrived since the last call."""
-        try:
-            while os.read(self._reader, 512):
-                pass
-        except BlockingIOError:
-            pass
-        numbers, self._seen = sorted(self._seen), set()
+    def take(self) -> Set[int]:
+        """Return the signals that have arrived since the last call: Python writes their numbers."""
+        numbers: Set[int] = set()
+        with suppress(BlockingIOError):
+            while True:
+                numbers.update(os.read(self._reader, 512))
         return numbers
 
     def close(self) -> None:
@@ -37,6 +35,3 @@ class Wakeups:
         signal.set_wakeup_fd(self._wakeup)
         for end in (self._reader, self._writer):
             os.close(end)
-
-    def _note(self, number: int, _: object) -> None:
-        self._seen.add(number)

@@ -6,8 +6,7 @@ from deployer.contract.base import dialogue
 from deployer.contract.bundle.manifest import PLANS_PREFIX, Manifest
 from deployer.site.storage.store import Store
 from deployer.system import files
-from deployer.system.trust import policy
-from deployer.system.trust.policy import Policy
+from deployer.system.trust.policy import Policy, check_rollback, pin_policy
 from deployer.system.trust.trust import Trust, own
 
 
@@ -23,7 +22,7 @@ def admit(manifest: Manifest, digest: str, trust: Trust, store: Store, policies:
     name, version = manifest.name, manifest.version
     receipts = [image.receipt for image in store.installed() if image.receipt.name == name]
     warnings = origin(trust, digest)
-    warnings += policy.check_rollback(policies, name, version, [receipt.version for receipt in receipts])
+    warnings += check_rollback(policies, name, version, [receipt.version for receipt in receipts])
     others = [receipt.digest for receipt in receipts if receipt.version == version and receipt.digest != digest]
     if others:  # the newest first
         before = dialogue.replaces(f"{name}:{version}", others[0])
@@ -66,5 +65,5 @@ def pin_signers(store: Store, policies: Iterable[Policy]) -> List[str]:
     if given is None:
         return []
     with files.errors_named("write under " + store.root):
-        pinned = policy.pin_policy(store.root, given)
+        pinned = pin_policy(store.root, given)
     return [f"from now on {pinned} requires one of these signers for every bundle"] if pinned else []

@@ -8,7 +8,6 @@ when it is complete.
 If the connection is lost, the partial file is kept (``*.begun``), and the next push does not send its content again.
 """
 
-import binascii
 import os
 from contextlib import closing, suppress
 from typing import IO, List, Optional
@@ -18,23 +17,10 @@ from deployer.contract.bundle import sealed_file
 from deployer.contract.bundle.delta import Part
 from deployer.contract.bundle.manifest import Segment
 from deployer.site.install import incoming
+from deployer.site.install import receive as receiving
 from deployer.site.install.content import InstallProgress
 from deployer.site.install.incoming import Begun, Parcel
 from deployer.site.install.install import InstallOutcome, install
-from deployer.site.install.receive import (
-    AT_ONCE,
-    LITTLE,
-    Late,
-    SegmentSources,
-    finish,
-    is_rebuilt,
-    not_kept,
-    overtaken,
-    receive,
-    remove_damaged,
-    undamaged,
-    went_away,
-)
 from deployer.site.storage.store import Store
 from deployer.system import files, workers
 from deployer.system.trust.verify import Arriving
@@ -48,7 +34,7 @@ def take(
     store: Store,
     digest: str,
     progress: Optional[InstallProgress] = None,
-    late: Optional[Late] = None,
+    late: Optional[receiving.Late] = None,
 ) -> InstallOutcome:
     """Take the parts of a bundle from ``stream``, install it and keep it.
 
@@ -65,20 +51,20 @@ def take(
     """
     folder = incoming.folder_of(store, digest)
     try:
-        if incoming.take(stream, store, digest, LITTLE):
-            return receive(folder, store, progress, late)
+        if incoming.take(stream, store, digest, receiving.LITTLE):
+            return receiving.receive(folder, store, progress, late)
         try:
             return _install(stream, incoming.open_parcel(folder), store, progress)
         except (DeployerError, FileNotFoundError) as error:
-            return overtaken(folder, store, error)
+            return receiving.overtaken(folder, store, error)
     except (IntegrityError, TransferError):
-        remove_damaged(folder)
+        receiving.remove_damaged(folder)
         raise
 
 
 def _install(stream: IO[bytes], parcel: Parcel, store: Store, progress: Optional[InstallProgress]) -> InstallOutcome:
     digest = parcel.seal.digest
-    path = os.path.join(parcel.folder, binascii.hexlify(os.urandom(8)).decode() + incoming.BEGUN)
+    path = os.path.join(parcel.folder, os.urandom(8).hex() + incoming.BEGUN)
     with files.errors_named("write " + path, incoming.NO_SPACE):
         target = open(path, "x+b", buffering=0)
     with target:
@@ -103,9 +89,9 @@ def _install(stream: IO[bytes], parcel: Parcel, store: Store, progress: Optional
                     receiver.result()
                 except DeployerError as error:  # after the last byte that install needs
                     failure = error
-    bundle = finish(store, digest, outcome.image)
-    if failure and not bundle and not is_rebuilt(store.bundle(outcome.image.receipt), digest):
-        outcome = outcome._replace(warnings=(*outcome.warnings, not_kept(failure)))
+    bundle = receiving.finish(store, digest, outcome.image)
+    if failure and not bundle and not receiving.is_rebuilt(store.bundle(outcome.image.receipt), digest):
+        outcome = outcome._replace(warnings=(*outcome.warnings, receiving.not_kept(failure)))
     return outcome._replace(bundle=bundle)
 
 
@@ -124,7 +110,7 @@ class _Growing:
         self._path = path
         self._target = target
         self._whole = os.path.join(parcel.folder, incoming.BUNDLE)
-        self._sources = SegmentSources(parcel, store)
+        self._sources = receiving.SegmentSources(parcel, store)
         self._segments = iter(parcel.manifest.segments)
         self._next: Optional[Segment] = next(self._segments, None)
         self._begun: List[Begun] = list(parcel.begun)
@@ -140,7 +126,7 @@ class _Growing:
                 incoming.write(self._target, self._parcel.ending)
                 os.rename(self._path, self._whole)
             except FileNotFoundError:
-                raise went_away(self._parcel.folder) from None
+                raise receiving.went_away(self._parcel.folder) from None
 
     def _take(self, stream: IO[bytes], part: incoming.Announced) -> None:
         whole = isinstance(part.place, Part) and part.size == part.place.size
@@ -170,14 +156,14 @@ class _Growing:
             self._next = next(self._segments, None)
         while self._begun and self._begun[-1].size <= end:
             incoming.remove_unlocked(self._begun.pop().path)
-        if end - self._flushed > AT_ONCE:
+        if end - self._flushed > receiving.AT_ONCE:
             files.begin_flush(self._target.fileno(), self._flushed, end - self._flushed)
             self._flushed = end
 
     def cut_damage(self) -> None:
         """Cut the file before the first damaged segment, so that the next push sends the rest again."""
         with files.errors_named("write " + self._path):
-            good = undamaged(self._target, self._parcel.manifest.segments)
+            good = receiving.undamaged(self._target, self._parcel.manifest.segments)
             if good < self._parcel.seal.offset:
                 for path in filter(self._is_named, (self._path, self._whole)):
                     with suppress(FileNotFoundError):

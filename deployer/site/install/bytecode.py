@@ -18,7 +18,6 @@ from deployer.contract.base.errors import DeployerError
 from deployer.contract.base.shell import argv
 from deployer.contract.bundle.manifest import LIB, Image, Manifest
 from deployer.contract.site import plan as plans
-from deployer.contract.site.plan import Bind
 from deployer.site.capture import machine
 from deployer.site.container import container, runtime_check
 from deployer.site.container.runtimes import RUNTIMES
@@ -65,7 +64,7 @@ def compile_overlays(folder: str, image: Image, jobs: int, rootfs: str, engine: 
         return
     for source, target in overlays:
         started = Container(
-            rootfs, [Bind(source, target, "to compile")], container.environment_of(image), [], "/", engine
+            rootfs, [plans.Bind(source, target, "to compile")], container.environment_of(image), [], "/", engine
         )
         # -I -S: run only the standard library, no code from the overlay.
         command = [image.python, "-I", "-S", "-m", "compileall", "-q", "-j", str(max(1, jobs))]
@@ -80,10 +79,8 @@ def compile_overlays(folder: str, image: Image, jobs: int, rootfs: str, engine: 
 
 def _runtime(engine: str) -> Optional[Runtime]:
     """Return a runtime that can start a container here, or None."""
-    for name in _RUNTIMES:
-        if runtime_check.objection(RUNTIMES[name], (), engine) is None:
-            return RUNTIMES[name]
-    return None
+    usable = (RUNTIMES[name] for name in _RUNTIMES if runtime_check.objection(RUNTIMES[name], (), engine) is None)
+    return next(usable, None)
 
 
 def size(folder: str) -> int:

@@ -20,7 +20,6 @@ from functools import partial
 from typing import IO, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from deployer.contract.base import tarformat
-from deployer.contract.base.tarformat import FILES, REST
 from deployer.contract.bundle.manifest import Segment
 from deployer.site.install.unpack import ReadFrame
 from deployer.site.storage import frames as lists
@@ -41,9 +40,6 @@ class _Unit(NamedTuple):
 
     numbers: Sequence[int]
     listed: Sequence[ListedFrame]
-
-    def files(self) -> List[LayerFile]:
-        return self.listed[0].files()
 
 
 class Donor(NamedTuple):
@@ -142,9 +138,9 @@ def _units(frames: Sequence[Tuple[str, str]]) -> Dict[Tuple[str, ...], List[int]
     """Return each unit's frame numbers, by the digests of its frames; each frame is (sha256, holds)."""
     units: List[List[int]] = []
     for number, (_, holds) in enumerate(frames):
-        if holds == FILES:
+        if holds == tarformat.FILES:
             units.append([number])
-        elif holds == REST and units:
+        elif holds == tarformat.REST and units:
             units[-1].append(number)
     return {tuple(frames[number][0] for number in numbers): numbers for numbers in units}
 
@@ -174,7 +170,7 @@ class _Linking:
 
     def link(self, unit: _Unit) -> bool:
         """Link all files of a unit or none, after checking its frames, and return which. Called in a worker."""
-        own_files = unit.files()
+        own_files = unit.listed[0].files()
         changed = False
         for file in own_files:
             state, placed = self._state(file), self._is_in_place(file.path.rpartition(b"/")[0])

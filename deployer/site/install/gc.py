@@ -1,7 +1,8 @@
 """gc: find files that are no longer needed under the root folder, and remove them."""
 
 import os
-from typing import Callable, Dict, List, NamedTuple, Optional, Tuple, TypeVar
+from contextlib import suppress
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from deployer.contract.base.errors import DeployerError, Refused, Unknown
 from deployer.site.install import incoming
@@ -10,8 +11,6 @@ from deployer.site.storage import data, layers, unfinished
 from deployer.site.storage.store import InstalledImage, Store
 from deployer.system import files
 from deployer.system.trust import verify
-
-_T = TypeVar("_T")
 
 
 class Garbage(NamedTuple):
@@ -85,7 +84,7 @@ def _removed(item: Garbage) -> Garbage:
     return item
 
 
-def _objection(check: Callable[[Store, _T], None], store: Store, what: _T) -> Optional[str]:
+def _objection(check: Callable[[Store, Any], None], store: Store, what: Any) -> Optional[str]:
     try:
         check(store, what)
     except (Refused, Unknown) as error:
@@ -106,10 +105,8 @@ def _old_bundles(store: Store) -> List[str]:
     paths = [os.path.join(store.bundles, name) for name in names if name.endswith(".tar")]
     known: List[Tuple[float, str, str]] = []
     for path in paths:
-        try:
-            with verify.opened(path) as stream:
-                known.append((os.fstat(stream.fileno()).st_mtime, path, verify.begin(stream, path).manifest.name))
-        except DeployerError:
-            continue  # not a bundle, or one of a newer format: it is kept
+        # Not a bundle, or one of a newer format: it is kept.
+        with suppress(DeployerError), verify.opened(path) as stream:
+            known.append((os.fstat(stream.fileno()).st_mtime, path, verify.begin(stream, path).manifest.name))
     last = {name: path for _, path, name in sorted(known)}
     return [path for _, path, name in sorted(known, reverse=True) if path != last[name]]

@@ -22,7 +22,7 @@ from deployer.contract.base.errors import DeployerError, IntegrityError, Transfe
 from deployer.contract.bundle import delta, sealed_file
 from deployer.contract.bundle.delta import Ending, Part, Range
 from deployer.contract.bundle.manifest import Manifest
-from deployer.contract.bundle.sealed_file import Seal
+from deployer.site.container.node_folder import age
 from deployer.site.storage.store import Store
 from deployer.system import files
 from deployer.system.trust.verify import opened, read_manifest_block, read_seal
@@ -81,7 +81,7 @@ class Parcel(NamedTuple):
 
     folder: str
     ending: bytes
-    seal: Seal
+    seal: sealed_file.Seal
     manifest: Manifest
     parts: List[Part]
     begun: Sequence[Begun] = ()
@@ -331,7 +331,7 @@ def stale(store: Store) -> Iterator[str]:
     """Yield abandoned pushes, and unfinished files of killed ``take`` and ``receive`` processes."""
     for name in files.names(store.incoming):
         folder = os.path.join(store.incoming, name)
-        if _age(folder) > _STALE:
+        if age(folder) > _STALE:
             yield folder
             continue
         try:
@@ -341,7 +341,7 @@ def stale(store: Store) -> Iterator[str]:
         for below in names:
             path = os.path.join(folder, below)
             named = below == BUNDLE or below.endswith(BEGUN) or delta.read_name(below)
-            if not named and _age(path) > _STALE_TEMPORARY:
+            if not named and age(path) > _STALE_TEMPORARY:
                 yield path
 
 
@@ -353,9 +353,3 @@ def remove_stale(store: Store) -> None:
         else:
             with suppress(OSError):  # another push was faster, or it is another user's
                 os.unlink(path)
-
-
-def _age(path: str) -> float:
-    """Return the seconds since ``path`` was last written; 0 if it no longer exists."""
-    state = files.status(path)
-    return time.time() - state.st_mtime if state else 0.0

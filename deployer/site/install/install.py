@@ -24,21 +24,9 @@ from deployer.site.install.donor import Donor
 from deployer.site.install.unpack import Unpacked
 from deployer.site.storage import data, frames, inventory, layers, space, unfinished
 from deployer.site.storage.frames import FrameNote
-from deployer.site.storage.layers import Layer
-from deployer.site.storage.store import (
-    BYTECODE,
-    ENGINE,
-    MANIFEST,
-    RECEIPT,
-    ROOTFS,
-    InstalledImage,
-    Receipt,
-    Store,
-    room_of_tool,
-)
+from deployer.site.storage.store import BYTECODE, ENGINE, MANIFEST, RECEIPT, ROOTFS, InstalledImage, Receipt, Store
 from deployer.system import files, workers
 from deployer.system.trust import policy, several_bundles, verify
-from deployer.system.trust.verify import Arriving
 
 
 class _Shares(NamedTuple):
@@ -82,7 +70,7 @@ def install(
     jobs: Optional[int] = None,
     kept: bool = False,
     signers_file: Optional[str] = None,
-    arriving: Optional[Arriving] = None,
+    arriving: Optional[verify.Arriving] = None,
 ) -> InstallOutcome:
     """Verify the bundle ``path`` and install it under ``store``.
 
@@ -177,11 +165,11 @@ def _check_space(content: Content, store: Store, shares: _Shares, there: Collect
         given = shares.donor
         size += max(0, raw - min(manifest.image.holes, raw) - (given.size if given else 0))
         entries += max(0, manifest.image.entries - (given.files if given else 0))
-    size += content.size_of_members + room_of_tool(store) + more
+    size += content.size_of_members + store.room_of_tool() + more
     space.check(store.images, size, entries + len(manifest.members))
 
 
-def _write_image(new: str, store: Store, shares: _Shares, there: Mapping[str, Layer], content: Content) -> None:
+def _write_image(new: str, store: Store, shares: _Shares, there: Mapping[str, layers.Layer], content: Content) -> None:
     """Write the image into the folder ``new``, which has its links, with its receipt and the missing layers."""
     there = {name: layer for name, layer in there.items() if files.is_folder(layer.folder)}  # now they are claimed
     content.check([segment for name in there for segment in shares.frames[name]])

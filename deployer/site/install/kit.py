@@ -21,8 +21,7 @@ from contextlib import suppress
 from typing import Optional
 
 from deployer.contract.base.errors import DeployerError, IntegrityError
-from deployer.contract.bundle import manifest as manifests
-from deployer.contract.bundle.manifest import KIT_PREFIX, LIB, Manifest
+from deployer.contract.bundle.manifest import ENGINE, KIT_PREFIX, LIB, Manifest
 from deployer.contract.site.plan import CHARLIECLOUD_FOLDER
 from deployer.site.container.runtimes.udocker import START
 from deployer.site.storage import pythons
@@ -91,7 +90,7 @@ def prepare(installed: InstalledImage, python: Optional[str] = None) -> None:
 
 def has_udocker(manifest: Manifest) -> bool:
     """Return whether a bundle's kit has udocker."""
-    return any(overlay.name == manifests.ENGINE for overlay in manifest.overlays)
+    return any(overlay.name == ENGINE for overlay in manifest.overlays)
 
 
 def has_charliecloud(manifest: Manifest) -> bool:

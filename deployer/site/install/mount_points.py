@@ -74,11 +74,9 @@ def _make(rootfs: str, path: str) -> None:
 def _make_in(folder: int, name: str) -> None:
     """Make a folder in a folder, unless its name is taken."""
     for left in reversed(range(_TRIES)):
-        try:
+        with suppress(FileNotFoundError):
             os.stat(name, dir_fd=folder, follow_symlinks=False)
             return
-        except FileNotFoundError:
-            pass
         try:
             _make_now(folder, name)
             return

@@ -195,9 +195,8 @@ def is_rebuilt(path: str, digest: str) -> bool:
 def _is_damaged(path: str, parcel: Parcel) -> bool:
     """Return whether the assembled file is not the parcel's bundle, byte for byte."""
     with files.errors_named("read " + path), files.open_regular(path) as stream:
-        if undamaged(stream, parcel.manifest.segments) < parcel.seal.offset:
-            return True
-    return not _has_ending(path, parcel)
+        good = undamaged(stream, parcel.manifest.segments)
+    return good < parcel.seal.offset or not _has_ending(path, parcel)
 
 
 def _has_ending(path: str, parcel: Parcel) -> bool:

@@ -180,12 +180,9 @@ def _reading(total: int, progress: Callable[[int, int], None]) -> Callable[[int]
 
 def _programs(image: InstalledImage) -> Iterator[Tuple[str, str]]:
     """Yield each mksquashfs with its owner, the site's first."""
-    own = shutil.which(PROGRAM)
-    if own:
-        yield SITE, own
-    carried = kit.program(image, PROGRAM)
-    if carried:
-        yield KIT, carried
+    for whose, program in ((SITE, shutil.which(PROGRAM)), (KIT, kit.program(image, PROGRAM))):
+        if program:
+            yield whose, program
 
 
 def _tool(image: InstalledImage, work: str) -> Tool:

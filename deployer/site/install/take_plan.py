@@ -8,7 +8,6 @@ from typing import List, NamedTuple, Optional, Tuple
 
 from deployer.contract.base.errors import IntegrityError, Refused, UsageError
 from deployer.contract.bundle import plan_update
-from deployer.contract.bundle.plan_update import PlanUpdate
 from deployer.site.install import admit
 from deployer.site.storage.store import InstalledImage, Store
 from deployer.system import files
@@ -27,7 +26,7 @@ class TakenPlan(NamedTuple):
     """
 
     image: InstalledImage
-    update: PlanUpdate
+    update: plan_update.PlanUpdate
     signers: List[str]
     warnings: Tuple[str, ...]
 
@@ -60,7 +59,7 @@ def take(data: bytes, what: str, store: Store, signers_file: Optional[str] = Non
     return TakenPlan(image, update, whose.signers, tuple(warnings))
 
 
-def _image(store: Store, update: PlanUpdate) -> InstalledImage:
+def _image(store: Store, update: plan_update.PlanUpdate) -> InstalledImage:
     image = store.at(store.image_folder(update.digest))
     if image is None or image.receipt.digest != update.digest:
         name = update.bundle.split(":")[0]
@@ -74,7 +73,7 @@ def _image(store: Store, update: PlanUpdate) -> InstalledImage:
     return image
 
 
-def _older(image: InstalledImage, update: PlanUpdate, policies: List[Policy]) -> List[str]:
+def _older(image: InstalledImage, update: plan_update.PlanUpdate, policies: List[Policy]) -> List[str]:
     """Return a warning if a later update is already here. Raises Refused if a policy forbids an older one.
 
     The age of a damaged update is unknown, so only a policy can require that a person removes it first.

@@ -11,6 +11,7 @@ because it would override both. Owners can always write, so that an installed im
 
 import os
 import stat
+from contextlib import suppress
 from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple, TypeVar
 
 from deployer.contract.base import tarformat
@@ -174,11 +175,9 @@ class _Unpacking:
         """Raise IntegrityError unless a hard link's target is a file that this layer made."""
         target = entry.target
         if target.rpartition(b"/")[0] in self.folders and target not in self.links:
-            try:
+            with suppress(FileNotFoundError):
                 if stat.S_ISREG(os.stat(target, dir_fd=self.root, follow_symlinks=False).st_mode):
                     return
-            except FileNotFoundError:
-                pass
         raise IntegrityError(f"the hard link {entry.path!r} leads to no file of the layer")
 
     def _entry(self, data: Buffer, position: int, section: str) -> Tuple[TarEntry, int]:

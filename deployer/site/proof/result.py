@@ -14,14 +14,7 @@ from deployer.contract.base.json_records import Record
 from deployer.contract.base.text import counted
 from deployer.contract.bundle.job import seconds
 from deployer.contract.proof import measurements
-from deployer.contract.proof.evidence import (
-    START_OPTION_KEY,
-    HostRecord,
-    Launch,
-    NetworkRecord,
-    ProbeRecord,
-    parse_cpus,
-)
+from deployer.contract.proof.evidence import OPTION_KEY, HostRecord, Launch, NetworkRecord, ProbeRecord, parse_cpus
 from deployer.contract.proof.payload import MappedLibrary, PayloadRecord
 from deployer.contract.rules.findings import ERROR, WARNING, Finding, drifted, errors, finding
 from deployer.contract.site import speed
@@ -117,7 +110,8 @@ def assemble(launch: Launch, evidence: Evidence, outcome: StepOutcome, steps: Se
     ``job.unfinished``: this record remains if the job is killed before it can write its end.
     """
     job = _Job(launch, evidence, outcome)
-    findings = [_accepted(item, launch.accept) for item in job.findings()]
+    found = job.findings()
+    findings = [item._replace(severity=WARNING) if item.code in launch.accept else item for item in found]
     exit_code = job.exit_code(bool(errors(findings)))
     if any(item.outside for item in evidence.payloads):
         findings.append(finding("proof.outside", WHOLE_JOB))
@@ -140,7 +134,7 @@ def assemble(launch: Launch, evidence: Evidence, outcome: StepOutcome, steps: Se
             "job": launch.job,
             "job_id": outcome.job_id,
             "runtime": launch.runtime,
-            START_OPTION_KEY: launch.start_option,
+            OPTION_KEY: launch.start_option,
             "nodes": launch.nodes,
             "ranks_per_node": launch.ranks_per_node,
             "world_size": sizes[0] if sizes else None,
@@ -157,10 +151,6 @@ def assemble(launch: Launch, evidence: Evidence, outcome: StepOutcome, steps: Se
             "payload": evidence.payload,
         },
     )
-
-
-def _accepted(item: Finding, codes: Sequence[str]) -> Finding:
-    return item._replace(severity=WARNING) if item.code in codes else item
 
 
 def _decided(launch: Launch) -> Iterator[Finding]:

@@ -1,9 +1,5 @@
 """Selection of a rank's GPUs if a job gives each rank its own; imports as little as ``rank``."""
 
-MYPY = False
-if MYPY:
-    from typing import Dict, Mapping
-
 #: The variables that select GPUs from NVIDIA, AMD and Intel. Batch systems set them.
 NAMES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
 
@@ -12,7 +8,7 @@ class TooFewDevices(Exception):
     """A rank would have to share a GPU with another one."""
 
 
-def variables(wanted: str, environment: "Mapping[str, str]") -> "Dict[str, str]":
+def variables(wanted: str, environment: "dict[str, str]") -> "dict[str, str]":
     """Return the environment of a rank that sees only its own GPUs.
 
     Args:

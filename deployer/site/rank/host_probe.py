@@ -12,6 +12,7 @@ from deployer.contract.base import json_records
 from deployer.contract.base.errors import DeployerError
 from deployer.contract.proof import evidence
 from deployer.contract.proof.evidence import HostRecord, Launch
+from deployer.site.capture.tools import read_word
 from deployer.site.jobs import result
 from deployer.site.rank import interfaces
 from deployer.site.rank.node_records import node_name
@@ -99,8 +100,5 @@ def read_root(out: str, reader: Sequence[str]) -> str:
 
 def numa_domains(top: str = "/sys/devices/system/node") -> List[str]:
     """Return the kernel's list of CPUs for each NUMA domain of this node that has CPUs."""
-    domains = []
-    for path in sorted(glob.glob(os.path.join(top, "node[0-9]*", "cpulist"))):
-        with open(path) as stream:
-            domains.append(stream.read().strip())
-    return [cpus for cpus in domains if cpus]
+    paths = sorted(glob.glob(os.path.join(top, "node[0-9]*", "cpulist")))
+    return list(filter(None, map(read_word, paths)))

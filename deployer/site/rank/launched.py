@@ -47,10 +47,7 @@ def task_number(environment: "Mapping[str, str]") -> int:
 
 def number(environment: "Mapping[str, str]", names: "Sequence[str]") -> "Optional[int]":
     """Return the value of the first of these variables that is a number."""
-    for name in names:
-        if environment.get(name, "").isdigit():
-            return int(environment[name])
-    return None
+    return next((int(environment[name]) for name in names if environment.get(name, "").isdigit()), None)
 
 
 def inherited_environment() -> "Dict[str, str]":

@@ -3,26 +3,22 @@
 One process per node runs outside the container, which uses the host's network in every runtime. The first node listens
 at the address and port that the ranks will use. Each other node connects, proves that it belongs to the job, and
 measures latency and bandwidth. Another user's process that connects, or that occupies the port, lacks the job's secret.
-It is rejected and learns nothing (HMAC-SHA256 of random numbers from both sides).
+It is rejected and learns nothing (``system.channel``). Then, the first two as messages, the rest as bytes:
 
     first node                                             other node
-    its number (32 bytes)                        ->
-                                                 <-        its number, proof "other", its name
-    proof "first", number of bytes to send       ->
+                                                 <-        its name
+    number of bytes to send                      ->
     a byte for each of 5                         <->       5 times a byte, then the bytes
     a byte: all have arrived                     ->
     the same number of bytes                     ->
 """
 
-import hashlib
-import hmac
 import os
 import select
 import socket
-import struct
 import time
 from contextlib import closing, suppress
-from typing import List, NamedTuple, Optional, Set, Tuple, Union
+from typing import Dict, List, NamedTuple, Optional, Set, Union
 
 from deployer.contract.base import json_records
 from deployer.contract.base.errors import UsageError
@@ -31,6 +27,7 @@ from deployer.contract.proof.evidence import NETWORK_SUFFIX, NetworkRecord
 from deployer.site.jobs import rendezvous
 from deployer.site.rank import interfaces
 from deployer.system import files
+from deployer.system.channel import Channel, ChannelError, Message
 
 #: Seconds in which a reachable node answers.
 _REACH = 8.0
@@ -45,7 +42,6 @@ _POLL = 1.0
 #: Seconds in which a stranger must prove, after connecting, that it belongs to the job; and the maximum number of
 #: strangers at a time.
 _STRANGER, _STRANGERS = 5.0, 256
-_SIZE, _NAME, _PROOF = 32, 255, hashlib.sha256().digest_size
 _PINGS = 5
 #: Bytes that all nodes send together, and the minimum and maximum per node.
 _TOTAL, _LEAST, _MOST = 256 << 20, 256 << 10, 16 << 20
@@ -53,10 +49,6 @@ _TOTAL, _LEAST, _MOST = 256 << 20, 256 << 10, 16 << 20
 _LISTENS = "listens"
 #: A file that shows the first node that another node gave up.
 _GAVE_UP = "gave-up"
-
-
-class Stranger(Exception):
-    """Error: the other side does not have the job's secret."""
 
 
 class _Place(NamedTuple):
@@ -76,10 +68,11 @@ def meet(out: str) -> NetworkRecord:
     record = NetworkRecord(host, peers=() if is_first else None)
     try:
         record = record._replace(peers=tuple(_receive(place, out))) if is_first else _visit(place, out, record)
-    except Stranger:
-        record = record._replace(reason="a program that does not belong to the job answers there")
-    except OSError as error:
-        record = record._replace(reason=error.strerror or str(error) or "no answer")
+    except (ChannelError, OSError) as error:
+        cause = error.__cause__ if isinstance(error, ChannelError) else error
+        stranger = "a program that does not belong to the job answers there"
+        reason = (cause.strerror or str(cause) or "no answer") if isinstance(cause, OSError) else stranger
+        record = record._replace(reason=reason)
     if record.reason is not None:
         files.write_text(os.path.join(out, _GAVE_UP), host)
     files.write_text(os.path.join(out, host + NETWORK_SUFFIX), json_records.pretty(evidence.record(record)))
@@ -95,46 +88,6 @@ def _place(out: str) -> _Place:
     return _Place(int(nodes), address, int(port), bytes.fromhex(secret))
 
 
-def _proof(place: _Place, role: bytes, *numbers: bytes) -> bytes:
-    return hmac.new(place.secret, b"\0".join([role, b"".join(numbers)]), hashlib.sha256).digest()
-
-
-class _Caller:
-    """A connection whose other side has not yet proven that it belongs to the job."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self.connection = connection
-        self.until = time.monotonic() + _STRANGER
-        self._own = os.urandom(_SIZE)
-        self._said = b""
-        connection.sendall(self._own)
-        connection.setblocking(False)
-
-    def fileno(self) -> int:
-        """Return the connection's descriptor, for select."""
-        return self.connection.fileno()
-
-    def name(self, place: _Place) -> Optional[Tuple[str, bytes]]:
-        """Read the available data; return the node's name and this side's proof, or None if data is missing.
-
-        Raises:
-            Stranger: it does not belong to the job.
-            OSError: the connection was closed.
-        """
-        piece = self.connection.recv(_SIZE + _PROOF + 1 + _NAME)
-        if not piece:
-            raise ConnectionResetError("the connection was closed")
-        self._said += piece
-        begin = _SIZE + _PROOF + 1
-        end = begin + self._said[begin - 1] if len(self._said) >= begin else 0
-        if not end or len(self._said) < end:
-            return None
-        theirs, proof, name = self._said[:_SIZE], self._said[_SIZE : begin - 1], self._said[begin:]
-        if not hmac.compare_digest(proof, _proof(place, b"other", self._own, theirs, name)):
-            raise Stranger
-        return name.decode("utf-8", "replace"), _proof(place, b"first", theirs, self._own)
-
-
 def _receive(place: _Place, out: str) -> List[str]:
     """Wait for the other nodes and return the names of those that connected.
 
@@ -142,7 +95,7 @@ def _receive(place: _Place, out: str) -> List[str]:
     secret measure one at a time.
     """
     hosts: Set[str] = set()
-    callers: List[_Caller] = []
+    callers: Dict[Channel, float] = {}  # with the time until which each must prove that it belongs to the job
     size = min(max(_TOTAL // max(place.nodes - 1, 1), _LEAST), _MOST)
     with closing(socket.socket()) as server:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -152,42 +105,44 @@ def _receive(place: _Place, out: str) -> List[str]:
         server.setblocking(False)
         last = looked = time.monotonic()
         while len(hosts) < place.nodes - 1 and time.monotonic() < last + _SILENCE:
-            waiting: List[Union[_Caller, socket.socket]] = [*callers, *([server] if len(callers) < _STRANGERS else [])]
+            waiting: List[Union[Channel, socket.socket]] = [*callers, *([server] if len(callers) < _STRANGERS else [])]
             for ready in select.select(waiting, [], [], _POLL)[0]:
-                if not isinstance(ready, _Caller):
-                    with suppress(OSError):  # it has disconnected
-                        callers.append(_Caller(server.accept()[0]))
+                if not isinstance(ready, Channel):
+                    with suppress(ChannelError, OSError):  # it has disconnected
+                        caller = Channel(server.accept()[0], place.secret, serves=True)
+                        callers[caller] = time.monotonic() + _STRANGER
                     continue
-                known = None
-                with suppress(Stranger, BlockingIOError, OSError):
-                    known = ready.name(place)
-                    if known is None:
+                messages: List[Message] = []
+                with suppress(ChannelError):
+                    messages = ready.receive()
+                    if not messages:
                         continue
-                callers.remove(ready)
-                with closing(ready.connection), suppress(OSError):
-                    if known is not None:
-                        _measure(ready.connection, known[1], size)
-                        hosts.add(known[0])
+                del callers[ready]
+                with closing(ready), suppress(ChannelError, OSError):
+                    if messages:
+                        ready.send({"size": size})
+                        _measure(ready.connection, size)
+                        hosts.add(str(messages[0]["name"]))
                         last = time.monotonic()
-            for late in [ready for ready in callers if time.monotonic() > ready.until]:
-                callers.remove(late)
-                late.connection.close()
+            for late in [ready for ready, until in callers.items() if time.monotonic() > until]:
+                del callers[late]
+                late.close()
             if time.monotonic() > looked + _POLL:
                 if files.exists(os.path.join(out, _GAVE_UP)):
                     break
                 looked = time.monotonic()
         for caller in callers:
-            caller.connection.close()
+            caller.close()
     return sorted(hosts)
 
 
-def _measure(connection: socket.socket, proof: bytes, size: int) -> None:
-    """Prove to another node that this is the first node, and let it measure."""
+def _measure(connection: socket.socket, size: int) -> None:
+    """Let another node measure."""
     connection.settimeout(_EXCHANGE)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    connection.sendall(proof + struct.pack("!Q", size))
     for _ in range(_PINGS):
-        connection.sendall(_exactly(connection, 1))
+        _discard(connection, 1)
+        connection.sendall(b"!")
     _discard(connection, size)
     connection.sendall(b"!")
     _send(connection, size)
@@ -198,28 +153,25 @@ def _measure(connection: socket.socket, proof: bytes, size: int) -> None:
 def _visit(place: _Place, out: str, record: NetworkRecord) -> NetworkRecord:
     """Connect to the first node from another one, and return this node's record."""
     with closing(_connect(place, out)) as connection:
+        channel = Channel(connection, place.secret, serves=False)
         connection.settimeout(_EXCHANGE + place.nodes * _TURN)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        theirs, own = _exactly(connection, _SIZE), os.urandom(_SIZE)
-        name = record.host.encode()[:_NAME]
-        proof = _proof(place, b"other", theirs, own, name)
-        connection.sendall(own + proof + struct.pack("B", len(name)) + name)
-        try:
-            answer = _exactly(connection, _PROOF)
-        except ConnectionError:
-            raise Stranger from None
-        if not hmac.compare_digest(answer, _proof(place, b"first", own, theirs)):
-            raise Stranger
-        (size,) = struct.unpack("!Q", _exactly(connection, 8))
+        while not channel.proven:
+            channel.receive()
+        channel.send({"name": record.host})
+        answers: List[Message] = []
+        while not answers:
+            answers = channel.receive()
+        size = int(answers[0]["size"])
         times = []
         for _ in range(_PINGS):
             begun = time.perf_counter()
             connection.sendall(b"?")
-            _exactly(connection, 1)
+            _discard(connection, 1)
             times.append(time.perf_counter() - begun)
         begun = time.perf_counter()
         _send(connection, size)
-        _exactly(connection, 1)
+        _discard(connection, 1)
         arrived = time.perf_counter()
         _discard(connection, size)
         there, back = (max(seconds, 1e-9) for seconds in (arrived - begun, time.perf_counter() - arrived))
@@ -262,14 +214,3 @@ def _discard(connection: socket.socket, size: int) -> None:
         if not received:
             raise ConnectionResetError("the connection was closed")
         size -= received
-
-
-def _exactly(connection: socket.socket, size: int) -> bytes:
-    """Return exactly ``size`` bytes. Raises OSError."""
-    data = b""
-    while len(data) < size:
-        piece = connection.recv(size - len(data))
-        if not piece:
-            raise ConnectionResetError("the connection was closed")
-        data += piece
-    return data

@@ -8,13 +8,9 @@ delay, and immediately if the process is killed.
 
 import errno
 import os
-import sys
 
 from deployer.site.proof import rank_record
-
-MYPY = False
-if MYPY:
-    from typing import Optional
+from deployer.system import payload
 
 #: The kernel's random number for this boot, and the number of its digits in names: enough to be unique among a job's
 #: nodes.
@@ -39,7 +35,7 @@ class NodeRecords:
 
     def __init__(self, out: str) -> None:
         self.path = os.path.join(out, node_name() + rank_record.SUFFIX)
-        self._descriptor: "Optional[int]" = None
+        self._descriptor: "int | None" = None
 
     def add(self, name: str, text: str, last: bool = False) -> None:
         """Append a record, replacing an earlier one with this name; ``last``: none follows. Raises OSError."""
@@ -60,5 +56,4 @@ class NodeRecords:
         try:
             self.add(name, text, last)
         except OSError as error:
-            sys.stderr.write(f"deployer: error: cannot write {self.path}: {error.strerror}\n")
-            sys.stderr.flush()  # a rank ends without Python's cleanup, and before 3.9 the text would be lost
+            payload.complain(f"deployer: error: cannot write {self.path}: {error.strerror}")

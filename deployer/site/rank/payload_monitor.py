@@ -94,7 +94,7 @@ def watch(pid: int, task: int, awaited: "Set[int]", options: "RankOptions") -> i
         code, killer = Refused.exit_code, None
     record.update(exit_code=code, signal=killer, ended=int(time.time() * 1000))
     if code or killer:
-        group, node = oom.added(kills, oom.kills())
+        group, node = map(oom.added, kills, oom.kills())
         record.update(shm=shared_memory(), oom_group=group, oom_node=node)
     records.try_to_add(name, rank_record.dumps(record), last=True)
     if grace.asked():

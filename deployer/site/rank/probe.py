@@ -32,8 +32,6 @@ _MAX_OUTPUT, _TAIL = 4 * 1024 * 1024, 4096
 
 #: Makes Intel MPI and MPICH print which libfabric provider they chose.
 _TALK = {"I_MPI_DEBUG": "1", "MPIR_CVAR_DEBUG_SUMMARY": "1"}
-#: The beginning of further measurements that a rank's probe can make on request (``measurements.GPU`` and others).
-_GPU = "gpu"
 _VALUED = ("--out", "--library", "--expect", "--home", "--good")
 
 
@@ -46,11 +44,10 @@ def main(words: "List[str]") -> int:
             expects.append(value)
         given[word] = value
     if not given.get("--out") or set(given) - {*_VALUED, "--rank", "--without-mpi"}:
-        sys.stderr.write(
+        payload.complain(
             "deployer: error: probe --rank --out DIR [--library SONAME] [--without-mpi] [--expect WHAT] [--home DIR] "
-            "[--good NANOSECONDS:BYTES_PER_SECOND] is what job.sh calls\n"
+            "[--good NANOSECONDS:BYTES_PER_SECOND] is what job.sh calls"
         )
-        sys.stderr.flush()  # as in payload_monitor
         return 2
     try:
         good = None
@@ -71,17 +68,13 @@ def _explain(error: OSError, path: str) -> int:
     try:
         files.raise_named(error, "write " + path)
     except DeployerError as named:
-        sys.stderr.write("\n".join(named.lines()) + "\n")
-        sys.stderr.flush()
+        payload.complain("\n".join(named.lines()))
         return named.exit_code
 
 
 def first_of_node(environment: "Mapping[str, str]") -> bool:
     """Return whether this is the first process on its node, according to its launcher; True if that is unknown."""
-    for name in LOCAL_TASK:
-        if name in environment:
-            return environment[name] == "0"
-    return True
+    return next((environment[name] == "0" for name in LOCAL_TASK if name in environment), True)
 
 
 def rank(
@@ -135,8 +128,7 @@ def rank(
         _start(library, records, record, output, good)
     except mpi.MpiError as error:
         mpi.flush()
-        sys.stderr.write(f"deployer: error: {error}\n")
-        sys.stderr.flush()
+        payload.complain(f"deployer: error: {error}")
         return 1
     return 0
 
@@ -186,7 +178,7 @@ def _measures(expects: "Sequence[str]") -> "Dict[str, Any]":
         "shm": payload_monitor.shared_memory(),
         "limits": {name: value // unit for name, value, unit in limits if value != resource.RLIM_INFINITY},
     }
-    wanted = [each for each in expects if each.startswith(_GPU)]
+    wanted = [each for each in expects if each.startswith("gpu")]  # ``measurements.GPU`` and others
     if wanted and first_of_node(os.environ):
         from deployer.site.rank import gpu
 

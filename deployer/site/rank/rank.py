@@ -15,7 +15,6 @@ only modules that Python has already loaded or built in: see ``system.payload``.
 """
 
 import os
-import sys
 
 from deployer.site.rank import rendezvous
 from deployer.site.rank.launched import RankOptions, inherited_environment, task_number
@@ -24,7 +23,6 @@ from deployer.system import payload
 MYPY = False
 if MYPY:
     import signal
-    from typing import List, Set
 else:
     import _signal as signal
 
@@ -33,7 +31,7 @@ _VALUED = ("--out", "--shared", "--outside", "--stdin", "--warn", "--meet", "--g
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
 
-def main(words: "List[str]") -> int:
+def main(words: "list[str]") -> int:
     """Parse job.sh's call and ``run`` it, without argparse, which is too slow."""
     given, options = {}, iter(words)
     for word in options:
@@ -42,24 +40,22 @@ def main(words: "List[str]") -> int:
         given[word] = next(options, "") if word in _VALUED else word
     command = list(options)
     if not given.get("--out") or set(given) - {*_VALUED, "--abort", "--itex", "--end"} or not command:
-        usage = (
-            "rank --out DIR [--shared DIR] [--outside LIBRARY] [--stdin FILE] [--warn TIME] [--meet PLACE] "
-            "[--gpus GPUS] [--home DIR] [--abort] [--itex] [--end] -- CMD"
+        payload.complain(
+            "deployer: error: rank --out DIR [--shared DIR] [--outside LIBRARY] [--stdin FILE] [--warn TIME] "
+            "[--meet PLACE] [--gpus GPUS] [--home DIR] [--abort] [--itex] [--end] -- CMD is what job.sh calls"
         )
-        sys.stderr.write(f"deployer: error: {usage} is what job.sh calls\n")
-        sys.stderr.flush()  # as in payload_monitor
         return 2
     return run(RankOptions(given), command)
 
 
-def run(options: RankOptions, command: "List[str]") -> int:
+def run(options: RankOptions, command: "list[str]") -> int:
     """Run ``command`` as the payload of this rank, write its record, and return its exit code.
 
     If a signal ended the payload, this process ends with the same signal. After a request to end, it waits until the
     payloads of all ranks have ended.
     """
     environment = inherited_environment()
-    awaited: "Set[int]" = {signal.SIGCHLD, *SIGNALS}
+    awaited: "set[int]" = {signal.SIGCHLD, *SIGNALS}
     if options.outside is not None:
         payload.adopt_orphans()
     if options.warn is not None:  # if the launcher was started with it ignored, no shell could handle it
@@ -75,8 +71,7 @@ def run(options: RankOptions, command: "List[str]") -> int:
         try:
             given = devices.variables(options.gpus, given)
         except devices.TooFewDevices as error:
-            sys.stderr.write(f"deployer: error: {error}\nhint: request more GPUs per node (--gpus)\n")
-            sys.stderr.flush()
+            payload.complain(f"deployer: error: {error}\nhint: request more GPUs per node (--gpus)")
             return 3  # the exit code of Refused
     # The image's own launcher must survive a request to end the job, so it and its ranks start with SIGTERM blocked.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})

@@ -5,10 +5,6 @@ These programs read them: torch.distributed (``env://``), Gloo, NCCL and TensorP
 Slurm's variables, which below mpiexec and mpirun have a daemon's values. This module imports as little as ``rank``.
 """
 
-MYPY = False
-if MYPY:
-    from typing import Dict, Mapping
-
 #: Launchers' variables with a process's number on its node; as in ``launched.TASK``, Slurm's is last.
 LOCAL_TASK = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PMIX_LOCAL_RANK", "PMI_LOCAL_RANK",
               "PALS_LOCAL_RANKID", "JSM_NAMESPACE_LOCAL_RANK", "SLURM_LOCALID")  # fmt: skip
@@ -38,7 +34,7 @@ NCCL_LOG = "nccl-%d.%%p.log"
 _SLURM = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_STEP_NUM_TASKS")
 
 
-def variables(meet: str, task: int, environment: "Mapping[str, str]") -> "Dict[str, str]":
+def variables(meet: str, task: int, environment: "dict[str, str]") -> "dict[str, str]":
     """Return the environment of the payload of rank ``task``, in which variables that are already set stay.
 
     Args:
@@ -78,7 +74,7 @@ def variables(meet: str, task: int, environment: "Mapping[str, str]") -> "Dict[s
     return own_variables
 
 
-def talking(environment: "Mapping[str, str]", log: str) -> "Dict[str, str]":
+def talking(environment: "dict[str, str]", log: str) -> "dict[str, str]":
     """Return the environment of a rank whose NCCL logs its network in ``log``, unless NCCL's log is already configured.
 
     This is for the first rank on each node, because the others use the same network.
@@ -88,7 +84,7 @@ def talking(environment: "Mapping[str, str]", log: str) -> "Dict[str, str]":
     return {**environment, "NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET", "NCCL_DEBUG_FILE": log}
 
 
-def _other_than_slurm(environment: "Mapping[str, str]") -> bool:
+def _other_than_slurm(environment: "dict[str, str]") -> bool:
     """Return whether a launcher other than srun started this rank, so that Slurm's variables are its daemon's.
 
     srun's PMI also sets PMI_RANK and PMIX_RANK, but then Slurm's number is the same.

@@ -15,7 +15,6 @@ from deployer.contract.proof.evidence import Launch
 from deployer.site.jobs import jobs, result, schedulers
 from deployer.site.jobs.schedulers.interface import NotTaken
 from deployer.site.run import jobfolder
-from deployer.site.run.jobfolder import JobFolder
 from deployer.site.storage import unfinished
 from deployer.system import files
 
@@ -101,7 +100,7 @@ def _copy(folder: str, launch: Launch, script: str, number: str = "") -> str:
     name = f"{match.group(1)}-{jobfolder.new_token()}"
     agent = _text(os.path.join(folder, result.AGENT)).replace(launch.job, name)
     following = launch._replace(job=name, created=int(time.time()))
-    content = JobFolder(following, text.replace(launch.job, name), agent, number)
+    content = jobfolder.JobFolder(following, text.replace(launch.job, name), agent, number)
     return jobfolder.make(os.path.dirname(os.path.abspath(folder)), content)
 
 

@@ -8,8 +8,7 @@ from deployer.contract.bundle import image_launcher
 from deployer.contract.bundle.command import CommandSearch
 from deployer.contract.bundle.image_launcher import ImageLauncher
 from deployer.contract.bundle.manifest import Image
-from deployer.contract.site import plan as plans
-from deployer.contract.site.plan import INSIDE, OUTSIDE, Plan, StartOption
+from deployer.contract.site.plan import INSIDE, NATIVE, OUTSIDE, Plan, StartOption
 from deployer.site.run import command
 from deployer.site.storage.store import InstalledImage
 
@@ -30,7 +29,7 @@ def chosen(plan: Plan, launch: Optional[str], runtime: Optional[str]) -> Plan:
         )
     if launch in (None, OUTSIDE) and plan.launch == OUTSIDE:
         return plan
-    if runtime == plans.NATIVE:
+    if runtime == NATIVE:
         raise Refused("--runtime native has no container, so no launcher in one", "leave out --launch inside")
     inside_plan = plan.started_inside()
     if inside_plan is None:

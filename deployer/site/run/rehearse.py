@@ -15,8 +15,7 @@ from deployer.contract.base.errors import JobFailed, Refused, UsageError
 from deployer.contract.base.shell import argv
 from deployer.contract.rehearsal import observation, rehearsal
 from deployer.contract.rehearsal.rehearsal import JobEnding, Rehearsal
-from deployer.contract.site import plan as plans
-from deployer.contract.site.plan import Bind
+from deployer.contract.site.plan import CHARLIECLOUD_KIT, JOB, Bind
 from deployer.site.container import container, home
 from deployer.site.container.runtimes.interface import Container, Runtime
 from deployer.site.run import exec as execs
@@ -46,7 +45,7 @@ except OSError as error:
     sys.exit("deployer: error: cannot start %s: %s" % (sys.argv[2], error.strerror))
 """
 #: Runtimes that still work in a network namespace of this user.
-_ALONE = ("charliecloud", plans.CHARLIECLOUD_KIT, "udocker")
+_ALONE = ("charliecloud", CHARLIECLOUD_KIT, "udocker")
 _INTERRUPTED = {128 + signal.SIGINT, 128 + signal.SIGTERM, 128 + signal.SIGHUP}
 
 
@@ -120,12 +119,12 @@ def _starter(alone: bool) -> List[str]:
 
 def _observed(unobserved: Container, folder: str) -> Container:
     """Return the container with the folders for the rehearsal, in which each Python imports the hook."""
-    hook = f"{plans.JOB}/{observations.HOOK}"
+    hook = f"{JOB}/{observations.HOOK}"
     before = unobserved.environment.get("PYTHONPATH")
     environment = {
         **unobserved.environment,
         "PYTHONPATH": observations.before(hook, before if isinstance(before, str) else ""),
-        observations.VARIABLE: f"{plans.JOB}/{observations.SEEN}",
+        observations.VARIABLE: f"{JOB}/{observations.SEEN}",
     }
-    bound = Bind(folder, plans.JOB, "the folders of the rehearsal")
+    bound = Bind(folder, JOB, "the folders of the rehearsal")
     return unobserved._replace(binds=[*unobserved.binds, bound], environment=environment)

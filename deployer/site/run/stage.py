@@ -318,30 +318,29 @@ def _mounted(request: StageRequest) -> Iterator[RankRoot]:
 def users(folder: str, root: RankRoot) -> List[int]:
     """Return this user's processes that use the staged image or a folder next to it, without those that hold it."""
     pids = []
-    for name in os.listdir("/proc"):
-        if not name.isdigit() or int(name) in (os.getpid(), *root.holders):
-            continue
-        try:
+    for name in _others(root):
+        with suppress(OSError):  # it has ended, or is another user's
             theirs = os.stat(f"/proc/{name}/root")
             inside = (theirs.st_dev, theirs.st_ino) == (root.stat.st_dev, root.stat.st_ino)
             used = [os.readlink(f"/proc/{name}/{link}") for link in ("exe", "cwd")]
             if inside or any(path.startswith(folder + "/") for path in used) or _binds(name, folder):
                 pids.append(int(name))
-        except OSError:
-            continue  # it has ended, or is another user's
     return pids
 
 
 def end_readers(path: str, root: RankRoot) -> None:
     """Kill this user's processes that have the staged file open, because they serve mounts of killed ranks."""
     path = os.path.realpath(path)
-    for name in os.listdir("/proc"):
-        if not name.isdigit() or int(name) in (os.getpid(), *root.holders):
-            continue
+    for name in _others(root):
         with suppress(OSError):  # it has ended, or is another user's
             opened = [f"/proc/{name}/fd/{link}" for link in os.listdir(f"/proc/{name}/fd")]
             if any(os.readlink(link) == path for link in opened):
                 os.kill(int(name), signal.SIGKILL)
+
+
+def _others(root: RankRoot) -> List[str]:
+    """Return the numbers of all processes but this one and those that hold the image."""
+    return [name for name in os.listdir("/proc") if name.isdigit() and int(name) not in (os.getpid(), *root.holders)]
 
 
 def _binds(process: str, folder: str) -> bool:

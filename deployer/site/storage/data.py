@@ -11,8 +11,7 @@ from typing import List, NamedTuple
 
 from deployer.contract.base.errors import DeployerError, Refused, UsageError
 from deployer.contract.bundle.manifest import DataNeed, Manifest
-from deployer.contract.site import plan as plans
-from deployer.contract.site.plan import Bind
+from deployer.contract.site.plan import DATA, Bind
 from deployer.site.storage.store import MANIFEST, InstalledImage, Store
 from deployer.system import files
 
@@ -61,8 +60,8 @@ def binds(installed: InstalledImage, others: List[InstalledData]) -> List[Bind]:
     """Return the binds of a bundle's own data folder and of the others' folders, in the required order."""
     if not files.is_folder(installed.data):
         return []
-    return [Bind(installed.data, plans.DATA, "the bundle's data folders")] + [
-        Bind(item.folder, f"{plans.DATA}/{item.need.data}", "data of " + item.carrier.receipt.label) for item in others
+    return [Bind(installed.data, DATA, "the bundle's data folders")] + [
+        Bind(item.folder, f"{DATA}/{item.need.data}", "data of " + item.carrier.receipt.label) for item in others
     ]
 
 

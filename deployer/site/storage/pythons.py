@@ -10,10 +10,7 @@ from deployer.contract.base.errors import MissingTool
 
 def choose(candidates: Sequence[str]) -> str:
     """Return the first of the plan's Pythons that exists here, or else the running one. Raises MissingTool."""
-    for candidate in candidates:
-        path = shutil.which(os.path.expanduser(candidate))
-        if path:
-            return path
-    if not sys.executable:
+    path = next(filter(None, (shutil.which(os.path.expanduser(each)) for each in candidates)), sys.executable)
+    if not path:
         raise MissingTool("none of the plan's Pythons is here: {}".format(", ".join(candidates)))
-    return sys.executable
+    return path

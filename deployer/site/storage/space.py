@@ -4,6 +4,7 @@ import ctypes
 import errno
 import os
 import tempfile
+from contextlib import suppress
 from typing import Optional
 
 from deployer.contract.base.errors import SpaceError
@@ -40,14 +41,11 @@ def in_memory(folder: str) -> bool:
 
 def available_memory() -> Optional[int]:
     """Return the bytes of memory that the kernel can provide without swapping; None if unknown."""
-    try:
-        with open("/proc/meminfo") as stream:
-            for line in stream:
-                name, _, rest = line.partition(":")
-                if name == "MemAvailable":
-                    return int(rest.split()[0]) * 1024
-    except (OSError, ValueError, IndexError):
-        pass
+    with suppress(OSError, ValueError, IndexError), open("/proc/meminfo") as stream:
+        for line in stream:
+            name, _, rest = line.partition(":")
+            if name == "MemAvailable":
+                return int(rest.split()[0]) * 1024
     return None
 
 
@@ -83,12 +81,9 @@ def _file_system(folder: str) -> str:
     """Return the type of the file system of ``folder``; empty if /proc does not show it."""
     device = os.stat(folder).st_dev
     number = "%d:%d" % (os.major(device), os.minor(device))
-    try:
-        with open("/proc/self/mountinfo") as stream:
-            for line in stream:
-                words, _, rest = line.partition(" - ")
-                if words.split()[2] == number:
-                    return rest.split()[0]
-    except OSError:
-        pass
+    with suppress(OSError), open("/proc/self/mountinfo") as stream:
+        for line in stream:
+            words, _, rest = line.partition(" - ")
+            if words.split()[2] == number:
+                return rest.split()[0]
     return ""

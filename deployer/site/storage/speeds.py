@@ -9,7 +9,6 @@ import time
 from typing import Optional
 
 from deployer.contract.base import json_records, records
-from deployer.contract.base.json_records import Record
 from deployer.contract.site.speed import ExpectedNetwork, Speed
 from deployer.site.storage.store import Store
 from deployer.system import files
@@ -20,7 +19,7 @@ def path(store: Store, partition: str) -> str:
     return os.path.join(store.root, "network", partition.replace("/", "_") + ".json")
 
 
-def write(store: Store, site: str, partition: str, way: str, measured: Record) -> str:
+def write(store: Store, site: str, partition: str, way: str, measured: json_records.Record) -> str:
     """Keep a measurement and return the file's path. Raises DeployerError.
 
     Args:

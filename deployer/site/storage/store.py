@@ -142,8 +142,7 @@ class InstalledImage(NamedTuple):
 
     def sites(self) -> List[str]:
         """Return the names of the sites for which the bundle contains a plan or received one later."""
-        folders = [os.path.join(self.folder, name) for name in (PLANS, NEWER_PLANS)]
-        names = {name for folder in folders if files.is_folder(folder) for name in os.listdir(folder)}
+        names = {name for part in (PLANS, NEWER_PLANS) for name in files.names(os.path.join(self.folder, part))}
         return sorted(name[: -len(".json")] for name in names if name.endswith(".json"))
 
     def newer_plan(self, site: str) -> str:
@@ -218,6 +217,24 @@ class Store:
         running = running_archive() or ""
         is_own = os.path.dirname(os.path.dirname(running)) == os.path.join(self.root, dialogue.TOOLS)
         return running if is_own else os.path.join(self.root, "deployer.pyz")
+
+    def room_of_tool(self) -> int:
+        """Return how many bytes ``bring_tool`` will write."""
+        archive = running_archive()
+        return 0 if archive is None or files.lexists(self.tool) else os.path.getsize(archive)
+
+    def bring_tool(self) -> None:
+        """Copy the running .pyz into a root folder without one, because jobs call it on the nodes.
+
+        An existing one is kept, because ``push`` updates it.
+        """
+        archive = running_archive()
+        if archive is None or files.lexists(self.tool):
+            return
+        import shutil
+
+        with files.errors_named("read " + archive), open(archive, "rb") as source, files.published(self.tool) as target:
+            shutil.copyfileobj(source, target)
 
     def bundle(self, receipt: Receipt) -> str:
         """Return the path for the kept bundle of an image."""
@@ -345,26 +362,6 @@ def locate(option: Optional[str]) -> Store:
     if not root:
         raise UsageError("no root folder is known", "give --root DIR or set DEPLOYER_ROOT to a folder with space")
     return Store(os.path.abspath(os.path.expanduser(root)))
-
-
-def room_of_tool(where: Store) -> int:
-    """Return how many bytes ``bring_tool`` will write."""
-    archive = running_archive()
-    return 0 if archive is None or files.lexists(where.tool) else os.path.getsize(archive)
-
-
-def bring_tool(where: Store) -> None:
-    """Copy the running .pyz into a root folder without one, because jobs call it on the nodes.
-
-    An existing one is kept, because ``push`` updates it.
-    """
-    archive = running_archive()
-    if archive is None or files.lexists(where.tool):
-        return
-    import shutil
-
-    with files.errors_named("read " + archive), open(archive, "rb") as source, files.published(where.tool) as target:
-        shutil.copyfileobj(source, target)
 
 
 def running_archive() -> Optional[str]:

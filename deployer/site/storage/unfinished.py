@@ -7,12 +7,11 @@ of a killed process. On the same host, this is immediate; on another host, where
 after a day.
 """
 
-import binascii
 import errno
 import os
 import socket
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Callable, Iterator, List, Optional
 
 from deployer.contract.base.errors import UsageError
@@ -86,15 +85,13 @@ def stale(parent: str) -> List[str]:
 def reap(parent: str) -> None:
     """Remove abandoned folders in ``parent``, except those of other users that cannot be removed."""
     for path in stale(parent):
-        try:
+        with suppress(OSError, UsageError):
             files.remove_tree(path)
-        except (OSError, UsageError):
-            continue
 
 
 def _name(parent: str, prefix: str) -> str:
     pid = os.getpid()
-    random = binascii.hexlify(os.urandom(4)).decode()
+    random = os.urandom(4).hex()
     return os.path.join(
         parent, "%s%s-%d-%s-%s" % (prefix, socket.gethostname(), pid, afterwards.began(pid) or "0", random)
     )

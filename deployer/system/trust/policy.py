@@ -13,7 +13,6 @@ from deployer.contract.base.errors import Refused, UsageError
 from deployer.contract.bundle.sshsig import Key
 from deployer.system import files
 from deployer.system.trust import signers
-from deployer.system.trust.signers import Signer
 
 SCHEMA = "policy"
 
@@ -39,7 +38,7 @@ class Policy(NamedTuple):
 
     source: str
     require_signature: bool = False
-    allowed: Optional[Tuple[Signer, ...]] = None
+    allowed: Optional[Tuple[signers.Signer, ...]] = None
     revoked_keys: Optional[str] = None
     refuse_rollback: bool = False
     given: Optional[str] = None
@@ -147,7 +146,7 @@ def pin_policy(root: str, given: str) -> Optional[str]:
     return path
 
 
-def _answer(allowed: Iterable[Signer], key: Key, now: float) -> Tuple[str, str]:
+def _answer(allowed: Iterable[signers.Signer], key: Key, now: float) -> Tuple[str, str]:
     """Return the name under which a key is accepted, or "" and the reason why it is not."""
     reasons = []
     for signer in allowed:

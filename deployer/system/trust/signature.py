@@ -8,13 +8,11 @@ import hashlib
 import os
 import re
 import tempfile
-from typing import List, Optional, Tuple
+from typing import List, Optional
 
 from deployer.contract.base.errors import IntegrityError, MissingTool
 from deployer.contract.bundle import sshsig
-from deployer.contract.bundle.sshsig import Key, Signature
 from deployer.system import process
-from deployer.system.process import Completed
 
 SSH_KEYGEN = "ssh-keygen"
 _SECONDS = 120
@@ -26,7 +24,7 @@ _DIGEST_INFO = {
 }
 
 
-def check(blob: bytes, message: bytes, namespace: str = sshsig.NAMESPACE) -> Key:
+def check(blob: bytes, message: bytes, namespace: str = sshsig.NAMESPACE) -> sshsig.Key:
     """Return the key that signed ``message``.
 
     Args:
@@ -47,7 +45,7 @@ def check(blob: bytes, message: bytes, namespace: str = sshsig.NAMESPACE) -> Key
     return signature.key
 
 
-def by_ssh_keygen(blob: bytes, signature: Signature, message: bytes) -> Optional[str]:
+def by_ssh_keygen(blob: bytes, signature: sshsig.Signature, message: bytes) -> Optional[str]:
     """Return "" for a valid signature, else the reason; None if ssh-keygen is missing or older than 8.1."""
     who = "signer"
     with tempfile.TemporaryDirectory(prefix="deployer-verify-") as folder:
@@ -68,12 +66,12 @@ def by_ssh_keygen(blob: bytes, signature: Signature, message: bytes) -> Optional
     return "ssh-keygen: %s" % (done.last_words() or "exit %d" % done.returncode)
 
 
-def is_too_old(done: Completed) -> bool:
+def is_too_old(done: process.Completed) -> bool:
     """Return whether ssh-keygen failed because it does not know -Y or the requested operation."""
     return bool(done.returncode and re.search(r"(unknown|illegal|invalid) option|Unsupported operation", done.stderr))
 
 
-def by_library(signature: Signature, message: bytes) -> str:
+def by_library(signature: sshsig.Signature, message: bytes) -> str:
     """Return "" for a valid signature, else the reason. Raises MissingTool if the library is missing."""
     signed = signature.signed(message)
     key, value = signature.key, signature.value
@@ -104,13 +102,9 @@ def _curve(parts: List[bytes], value: bytes, signed: bytes) -> bool:
         }[parts[1]]
         point = ecdsa.VerifyingKey.from_string(parts[2], curve, hash_function, valid_encodings=("uncompressed",))
         r, s = (int.from_bytes(number, "big") for number in sshsig.strings(value))
-        return bool(point.verify_digest((r, s), hash_function(signed).digest(), _as_it_is))
+        return bool(point.verify_digest((r, s), hash_function(signed).digest(), lambda numbers, _: numbers))
     except (ecdsa.BadSignatureError, ecdsa.MalformedPointError, ValueError, KeyError, IndexError, IntegrityError):
         return False
-
-
-def _as_it_is(numbers: Tuple[int, int], order: int) -> Tuple[int, int]:  # noqa: ARG001 (the library's interface)
-    return numbers
 
 
 def _rsa(parts: List[bytes], algorithm: str, value: bytes, signed: bytes) -> bool:

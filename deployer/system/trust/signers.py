@@ -15,8 +15,7 @@ from datetime import datetime, timezone
 from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from deployer.contract.base.errors import IntegrityError, MissingTool, UsageError
-from deployer.contract.bundle import sshsig
-from deployer.contract.bundle.sshsig import Key
+from deployer.contract.bundle.sshsig import ALGORITHMS, NAMESPACE, Key, read_key_text
 from deployer.system import files, process
 from deployer.system.trust.signature import SSH_KEYGEN
 
@@ -25,7 +24,7 @@ _FINGERPRINT = re.compile(r"^SHA256:[A-Za-z0-9+/]{43}$")
 #: WHO [OPTIONS] KIND KEY [COMMENT]. Quotes protect spaces; a quote inside WHO and a backslash are not accepted.
 _LINE = re.compile(
     r'("[^"]+"|[^ \t"]+)[ \t]+(?:((?:[^ \t"]|"[^"]*")*)[ \t]+)?({})[ \t]+([A-Za-z0-9+/=]+)(?:[ \t].*)?$'.format(
-        "|".join(re.escape(kind) for kind in sshsig.ALGORITHMS)
+        "|".join(re.escape(kind) for kind in ALGORITHMS)
     )
 )
 _OPTION = re.compile(r'([a-zA-Z-]+)(?:="([^"]*)")?(?:,(?=.)|$)')
@@ -35,7 +34,7 @@ _FIRST_YEAR = 1971  # ssh-keygen reads second 0 as "no limit", and refuses earli
 _MAX_PATTERN = 1000
 #: Bytes; enough for thousands of keys. A larger file is a mistake, and would be held in memory.
 _MAX_FILE = 4 * 1024 * 1024
-_KINDS = "the kinds of keys that can sign: " + ", ".join(sorted(sshsig.ALGORITHMS))
+_KINDS = "the kinds of keys that can sign: " + ", ".join(sorted(ALGORITHMS))
 _SECONDS = 60
 
 
@@ -56,7 +55,7 @@ class Signer(NamedTuple):
     after: Optional[float] = None
     before: Optional[float] = None
 
-    def refusal(self, now: float, namespace: str = sshsig.NAMESPACE) -> str:
+    def refusal(self, now: float, namespace: str = NAMESPACE) -> str:
         """Return "" if a signature by this key is accepted at the time ``now``, else the reason."""
         if self.namespaces is not None and not _matches(namespace, self.namespaces):
             return f"{self.who} may not sign for the namespace {namespace}"
@@ -189,7 +188,7 @@ def _options(text: str, where: str) -> Dict[str, str]:
 
 def _key(kind: str, text: str, where: str) -> Key:
     try:
-        return sshsig.read_key_text(kind, text)
+        return read_key_text(kind, text)
     except IntegrityError as error:
         raise UsageError(f"{where}: {error.message}", error.hint) from error
 

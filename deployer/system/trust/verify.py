@@ -17,7 +17,7 @@ from deployer.contract.base.errors import IntegrityError, Refused, UsageError
 from deployer.contract.bundle import sealed_file
 from deployer.contract.bundle.manifest import Manifest, Segment
 from deployer.contract.bundle.sealed_file import Seal
-from deployer.system import digest, files
+from deployer.system import files
 from deployer.system.trust import several_bundles
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class Verification:
             if segment.size > MAX_SEGMENT:
                 raise IntegrityError("the %s at byte %d has %d bytes" % (segment.kind, segment.offset, segment.size))
             data = self._pread(segment.offset, segment.size)
-            if digest.sha256(data) != segment.sha256:
+            if hashlib.sha256(data).hexdigest() != segment.sha256:
                 raise IntegrityError("the %s at byte %d does not match its digest" % (segment.kind, segment.offset))
             return data
 

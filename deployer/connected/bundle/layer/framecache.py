@@ -13,6 +13,7 @@ bundles exceed the limit, the least recently used are removed. A cache that cann
 """
 
 import contextlib
+import hashlib
 import json
 import logging
 import os
@@ -26,7 +27,7 @@ from blake3 import blake3
 from deployer.connected.bundle.layer.codecs import Codec
 from deployer.connected.ground import caches
 from deployer.contract.base.errors import DeployerError
-from deployer.system import digest, files
+from deployer.system import files
 
 _log = logging.getLogger("deployer.framecache")
 
@@ -96,7 +97,7 @@ class FrameCache:
             data = os.pread(descriptor, place.frame.size, place.frame.offset)
         except OSError:
             return None
-        return CachedFrame(data, place.frame.sha256) if digest.sha256(data) == place.frame.sha256 else None
+        return CachedFrame(data, place.frame.sha256) if hashlib.sha256(data).hexdigest() == place.frame.sha256 else None
 
     def keep(self, bundle: Path, name: str, frames: Iterable[Kept], layer: str = "") -> None:
         """Add a finished bundle's frames to the cache.

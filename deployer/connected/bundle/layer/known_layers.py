@@ -33,7 +33,6 @@ from deployer.contract.base.errors import DeployerError
 from deployer.contract.base.tarformat import FILE, HARDLINK, TarEntry
 from deployer.contract.bundle import oci
 from deployer.contract.bundle.manifest import Segment
-from deployer.system import digest
 from deployer.system.workers import cores
 
 if TYPE_CHECKING:  # slow to import, and needed only at the end
@@ -180,7 +179,7 @@ class LayerRecord(NamedTuple):
         """Return the layer, or None if the record is damaged or gone."""
         try:
             text = self.path.read_bytes().partition(b"\n")[2]
-            if digest.sha256(text) == self.sha256:
+            if hashlib.sha256(text).hexdigest() == self.sha256:
                 return KnownLayer.read(text)
             _log.debug("%s is damaged", self.path)
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -240,7 +239,7 @@ def _verified(bundle: IO[bytes], segment: Segment) -> bytes:
         data = os.pread(bundle.fileno(), segment.size, segment.offset)
     except OSError as error:
         raise DamagedLayer(f"a bundle in the cache cannot be read: {error.strerror}") from error
-    if digest.sha256(data) != segment.sha256:
+    if hashlib.sha256(data).hexdigest() != segment.sha256:
         raise DamagedLayer("a bundle in the cache is damaged")
     return data
 

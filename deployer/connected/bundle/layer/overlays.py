@@ -28,7 +28,7 @@ from deployer.contract.base import records
 from deployer.contract.base.errors import IntegrityError
 from deployer.contract.base.tarformat import FILE, FOLDER, FOLDERS, LINKS, TarEntry
 from deployer.contract.bundle.manifest import ENGINE, FRAME, KIT_PREFIX, OURS, Segment, WheelOverlay
-from deployer.system import digest, files
+from deployer.system import files
 
 #: Increase it when the same wheel gives other frames.
 _VERSION = 1
@@ -136,6 +136,6 @@ def _read(frames: Sequence[tuple[Path, Segment]]) -> Iterator[Pressed]:
             for _, frame in of_one:
                 stream.seek(frame.offset)
                 data = stream.read(frame.size)
-                if digest.sha256(data) != frame.sha256:
+                if hashlib.sha256(data).hexdigest() != frame.sha256:
                     raise IntegrityError(f"{path} is damaged", f"remove {path}, then pack again")
                 yield Pressed(frame.holds or "", frame.raw or 0, CachedFrame(data, frame.sha256))

@@ -2,13 +2,14 @@
 
 import os
 import re
+from contextlib import suppress
 from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence
 
 from deployer.contract.base.json_records import Record
 from deployer.contract.elf import dynamic
 from deployer.contract.elf.dynamic import BadElf, Facts
 from deployer.site.capture.tools import Tools
-from deployer.system import file_identity
+from deployer.system import file_identity, files
 
 _CACHED = re.compile(r"^\t(\S+) \(libc6,(?:x86-64|AArch64)[^)]*\) => (/.+)$", re.MULTILINE)
 #: Dozens of files are normal; a number above this one means an endless loop in this code.
@@ -57,28 +58,20 @@ class Libraries:
 
     def _read(self, path: str) -> Optional[Facts]:
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        except OSError:
-            return None
-
-        try:
-            facts = dynamic.facts(file_identity.reader(descriptor))
-            if not facts or facts.dynamic.build_id:
-                return facts
-            return facts._replace(sha256=file_identity.identity(path).partition(":")[2])
+            with suppress(OSError), files.open_regular(path) as stream:
+                facts = dynamic.facts(file_identity.reader(stream.fileno()))
+                if not facts or facts.dynamic.build_id:
+                    return facts
+                return facts._replace(sha256=file_identity.identity(path).partition(":")[2])
         except BadElf as error:
             self._tools.note(f"{path} is not a complete ELF file: {error}")
-        except OSError:
-            pass
-        finally:
-            os.close(descriptor)
         return None
 
     def system(self, names: Iterable[str]) -> Dict[str, str]:
         """Return the path of each soname that the loader's cache contains."""
         return {name: self.cached[name] for name in names if name in self.cached}
 
-    def closure(self, files: Iterable[str], search: Sequence[str] = (), inside: str = "") -> LibraryTree:
+    def closure(self, paths: Iterable[str], search: Sequence[str] = (), inside: str = "") -> LibraryTree:
         """Return the libraries that ``files`` need, directly and indirectly, except those below the prefix ``inside``.
 
         A library that cannot be found is omitted; the facts still show that its name is needed.
@@ -87,7 +80,7 @@ class Libraries:
             search: the folders in LD_LIBRARY_PATH.
         """
         tree = LibraryTree({}, {})
-        todo: List[str] = list(files)
+        todo: List[str] = list(paths)
         seen = set()
         while todo and len(tree.files) < _MAX_FILES:
             path = todo.pop()

@@ -24,12 +24,11 @@ the canary. The container also has the runtime's own variables (``APPTAINER_NAME
 /etc/group, are the host's.
 """
 
-from typing import List, Optional, Sequence
+from typing import List, Sequence
 
 from deployer.contract.base import shell
 from deployer.contract.base.shell import Text, Value
 from deployer.contract.base.text import is_name
-from deployer.site.capture import apptainer
 from deployer.site.container.runtimes import starter
 from deployer.site.container.runtimes.interface import Container, Mount, Runtime
 
@@ -48,9 +47,6 @@ class Apptainer(Runtime):
 
     makes_targets = True
     overlays = True
-
-    def without_namespaces(self, path: Optional[str]) -> bool:
-        return apptainer.starter(path) is not None
 
     def options(self, container: Container) -> List[Text]:
         own = container.environment

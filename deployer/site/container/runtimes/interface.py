@@ -110,14 +110,8 @@ class Runtime:
         """Return the name in ``runtime_table`` if the program's version is checked before use."""
         return self.known.policy_name if self.known.oldest else ""
 
-    def without_namespaces(self, path: Optional[str]) -> bool:
-        """Return whether the program at ``path`` works without user namespaces."""
-        del path
-        return False
-
-    def starter(self, engine: Value) -> Value:
-        """Return the first word of ``options``: the program in PATH or, from the kit, in the folder ``engine``."""
-        del engine
+    def starter(self, _: Value) -> Value:
+        """Return the first word of ``options``: the program in PATH or, from the kit, in the given folder."""
         return self.program
 
     def options(self, container: Container) -> List[Text]:
@@ -136,12 +130,11 @@ class Runtime:
         """Return the words, after ``options``, that replace the folder in which the process starts with ``folder``."""
         return ["--cd=" + folder]
 
-    def join_options(self, ranks: int, tag: Value) -> List[Text]:
+    def join_options(self, _ranks: int, _tag: Value) -> List[Text]:
         """Return the words with which ``ranks`` processes on a node with the same ``tag`` share their namespaces.
 
         They follow ``options``. The list is empty if processes share everything anyway.
         """
-        del ranks, tag
         return []
 
     def mount(self, container: Container, image: Value) -> List[Text]:
@@ -155,9 +148,8 @@ class Runtime:
         """
         raise NotImplementedError
 
-    def given(self, container: Container, command: Sequence[str]) -> List[Text]:
+    def given(self, _: Container, command: Sequence[str]) -> List[Text]:
         """Return the words of a command, which contain container paths, in the form that this runtime requires."""
-        del container
         return list(command)
 
     def argv(self, container: Container, command: Sequence[str], join: Sequence[Text] = ()) -> List[Text]:

@@ -52,12 +52,10 @@ class Native(Runtime):
         sources = _sources(container)
         return [_undone(word, sources) for word in command]
 
-    def argv(self, container: Container, command: Sequence[str], join: Sequence[Text] = ()) -> List[Text]:
-        del join
+    def argv(self, container: Container, command: Sequence[str], _: Sequence[Text] = ()) -> List[Text]:
         return [*self.options(container), *self.given(container, command)]
 
-    def veto(self, here: Here) -> Optional[str]:
-        del here
+    def veto(self, _: Here) -> Optional[str]:
         return None
 
 

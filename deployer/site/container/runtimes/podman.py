@@ -46,9 +46,8 @@ class Podman(Runtime):
     def asked(self) -> str:
         return "podman"
 
-    def starter(self, engine: Value) -> Value:
+    def starter(self, _: Value) -> Value:
         # podman-hpc also starts podman, but adds options for image stores.
-        del engine
         return "podman"
 
     def options(self, container: Container) -> List[Text]:

@@ -7,6 +7,7 @@ in ``/proc/PID/fd``, and all connections in its network namespace in ``/proc/PID
 import os
 import re
 import time
+from contextlib import suppress
 from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 
 from deployer.site.rank.observed import mapped_mpi
@@ -82,13 +83,11 @@ def connections(members: Sequence[int]) -> List[Tuple[_End, _End]]:
     sockets: Set[str] = set()
     for member in members:
         folder = "/proc/%d/fd" % member
-        try:
+        with suppress(OSError):  # it has ended, or a descriptor was closed
             for name in os.listdir(folder):
                 target = os.readlink(os.path.join(folder, name))
                 if target.startswith("socket:["):
                     sockets.add(target[8:-1])
-        except OSError:  # it has ended, or a descriptor was closed
-            continue
     ends = []
     for table in ("tcp", "tcp6") if sockets else ():
         text = mapped_mpi.kernel_text("/proc/%d/net/%s" % (members[0], table))
@@ -107,11 +106,8 @@ def nccl(paths: Sequence[str]) -> "Optional[Dict[str, Any]]":
     """Return the facts from NCCL's logs of these processes: version, network, and transport of the channels."""
     text = ""
     for path in paths:
-        try:
-            with open(path, "rb") as stream:
-                text += stream.read(_MAX_LOG - len(text)).decode("utf-8", "replace")
-        except OSError:  # this process did not use NCCL, or could not write
-            continue
+        with suppress(OSError), open(path, "rb") as stream:  # this process did not use NCCL, or could not write
+            text += stream.read(_MAX_LOG - len(text)).decode("utf-8", "replace")
     if not text:
         return None
     version = re.search(r"NCCL version (\S{1,40})", text)

@@ -10,12 +10,6 @@ import os
 from deployer.site.rank.launched import parsed_environment
 from deployer.site.rank.observed.mapped_mpi import kernel_data
 
-MYPY = False
-if MYPY:
-    from typing import Dict, List, Optional, Set
-
-    from deployer.site.rank.observed.mapped_mpi import Mapping
-
 #: Variables with which a library finds its launcher, tested with MPICH, Intel MPI and Open MPI. Other libraries in
 #: MPICH's family also use the first group.
 _PMI, _PMIX = ("PMI_FD", "PMI_PORT", "PMI_CONTROL_PORT"), ("PMIX_NAMESPACE", "PMIX_RANK")
@@ -28,9 +22,9 @@ class LauncherVariables:
     def __init__(self) -> None:
         self._own = _environment(os.getpid()) or {}
         self._found = False
-        self._missing: "Set[str]" = set()
+        self._missing: "set[str]" = set()
 
-    def look(self, member: int, libraries: "List[Mapping]") -> None:
+    def look(self, member: int, libraries: "list[tuple[str, int]]") -> None:
         """Compare them with those of the process ``member``, which has these libraries mapped."""
         if self._found:
             return
@@ -45,12 +39,12 @@ class LauncherVariables:
         self._found = bool(given) and not missing
 
     @property
-    def missing(self) -> "List[str]":
+    def missing(self) -> "list[str]":
         """Return the variables that the programs lack; empty if one of them, which starts the others, has all."""
         return [] if self._found else sorted(self._missing)
 
 
-def _environment(pid: int) -> "Optional[Dict[str, str]]":
+def _environment(pid: int) -> "dict[str, str] | None":
     """Return the environment of a process; None if it has ended or has overwritten the text (setproctitle)."""
     data = kernel_data("/proc/%d/environ" % pid)
     if data is None or data.startswith(b"\0") or b"\0\0" in data or (data and not data.endswith(b"\0")):

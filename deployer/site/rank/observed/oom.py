@@ -7,32 +7,20 @@ import os
 
 from deployer.site.rank.observed.mapped_mpi import kernel_text
 
-MYPY = False
-if MYPY:  # see ``rank``
-    from typing import Optional, Tuple
-
-    #: Counts in this process's control group since the group was made, and on this node since it booted. None if the
-    #: kernel does not count (before 4.13).
-    Kills = Tuple[Optional[int], Optional[int]]
-
 _COUNTER = "oom_kill"
 
 
-def kills(proc: str = "/proc", groups: str = "/sys/fs/cgroup") -> "Kills":
-    """Return the current counts of the group and of the node."""
+def kills(proc: str = "/proc", groups: str = "/sys/fs/cgroup") -> "tuple[int | None, int | None]":
+    """Return the counts since the group was made and since the boot; None if the kernel has none (before 4.13)."""
     return (_group(proc, groups), _counter(os.path.join(proc, "vmstat")))
 
 
-def added(before: "Kills", after: "Kills") -> "Kills":
-    """Return the increase from ``before`` to ``after``."""
-    return (_added(before[0], after[0]), _added(before[1], after[1]))
-
-
-def _added(before: "Optional[int]", after: "Optional[int]") -> "Optional[int]":
+def added(before: "int | None", after: "int | None") -> "int | None":
+    """Return the increase of a count from ``before`` to ``after``."""
     return None if before is None or after is None else max(0, after - before)
 
 
-def _group(proc: str, groups: str) -> "Optional[int]":
+def _group(proc: str, groups: str) -> "int | None":
     """Return the count of this process's control group; None if it has no group, or the group is not visible.
 
     Version 1 has a hierarchy for memory (``4:memory:/PATH``); version 2 has one for everything (``0::/PATH``).
@@ -45,7 +33,7 @@ def _group(proc: str, groups: str) -> "Optional[int]":
     return _counter(os.path.join(groups, places[""], "memory.events")) if places.get("") else None
 
 
-def _counter(path: str) -> "Optional[int]":
+def _counter(path: str) -> "int | None":
     for line in kernel_text(path).splitlines():  # it may be missing in a container
         name, _, value = line.partition(" ")
         if name == _COUNTER and value.isdigit():

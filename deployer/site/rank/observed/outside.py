@@ -6,7 +6,7 @@ of that user. No code from the image runs outside.
 
 import os
 import re
-from typing import Dict, List, Mapping, NamedTuple, Optional
+from typing import Dict, Mapping, Optional, Sequence
 
 from deployer.contract.base.errors import DeployerError
 from deployer.contract.elf import dynamic
@@ -21,20 +21,6 @@ _PMI_LIBRARY = re.compile(r"/libpmi2?(-[0-9a-f]{8})?\.so|/libpmix[^/]*\.so")
 _PMI2_LIBRARY = re.compile(r"/libpmi2?(-[0-9a-f]{8})?\.so")
 _OPENMPI = re.compile(r"^libmpi(-[0-9a-f]{8})?\.so\.(20|40)")
 _MPICH = re.compile(r"^libmpi(ch\w*|_\w+)?(-[0-9a-f]{8})?\.so\.12|^libmpi_abi")
-
-
-class ProcessSnapshot(NamedTuple):
-    """The kernel's view of a process.
-
-    Attributes:
-        environment: its environment.
-        maps: the text of its ``/proc/PID/maps``.
-        descriptors: the numbers of its open descriptors.
-    """
-
-    environment: Mapping[str, str]
-    maps: str
-    descriptors: List[str]
 
 
 class Watcher:
@@ -61,17 +47,17 @@ class Watcher:
             return
         try:
             variables = parsed_environment(mapped_mpi.kernel_data("/proc/%d/environ" % member) or b"")
-            seen = ProcessSnapshot(variables, maps, os.listdir("/proc/%d/fd" % member))
+            descriptors = os.listdir("/proc/%d/fd" % member)
             cpus = rank_record.render_numbers(os.sched_getaffinity(member))
         except OSError:  # it has ended
             return
         static = None if libraries else self._search(member)
         self.seen = Outside(
-            rank=number(seen.environment, TASK),
-            size=number(seen.environment, SIZE),
-            alone=alone(seen, os.path.basename(libraries[0][0])) if libraries else None,
+            rank=number(variables, TASK),
+            size=number(variables, SIZE),
+            alone=alone(variables, maps, descriptors, os.path.basename(libraries[0][0])) if libraries else None,
             static=static or (self.seen.static if self.seen and not libraries else None),
-            threads=number(seen.environment, ("OMP_NUM_THREADS",)),
+            threads=number(variables, ("OMP_NUM_THREADS",)),
             cpus=cpus,
             has_mpi=bool(libraries),
         )
@@ -88,24 +74,28 @@ class Watcher:
             return None
 
 
-def alone(seen: ProcessSnapshot, library: str) -> Optional[str]:
+def alone(names: Mapping[str, str], maps: str, descriptors: Sequence[str], library: str) -> Optional[str]:
     """Return why the MPI ``library`` cannot find the other ranks; None if there is no sign of that.
 
     Without a connection to the launcher, it forms a world of one rank, and the program ends without an error.
+
+    Args:
+        names: the environment of its process.
+        maps: the text of the process's ``/proc/PID/maps``.
+        descriptors: the numbers of its open descriptors.
     """
-    names = seen.environment
     if _OPENMPI.match(library):
-        if "PMIX_RANK" in names or ("PMI_RANK" in names and _PMI2_LIBRARY.search(seen.maps)):
+        if "PMIX_RANK" in names or ("PMI_RANK" in names and _PMI2_LIBRARY.search(maps)):
             return None
         return "Open MPI finds its launcher by PMIx, and PMIX_RANK is not in its environment"
     if not _MPICH.match(library) or "PMI_PORT" in names:
         return None
     descriptor = names.get("PMI_FD")
     if descriptor is None:
-        if _PMI_LIBRARY.search(seen.maps) and any(name in names for name in ("PMI_RANK", "PMIX_RANK", "SLURM_PROCID")):
+        if _PMI_LIBRARY.search(maps) and any(name in names for name in ("PMI_RANK", "PMIX_RANK", "SLURM_PROCID")):
             return None
         return f"{library} finds its launcher by PMI, and PMI_FD is not in its environment"
-    return None if descriptor in seen.descriptors else f"PMI_FD names descriptor {descriptor}, which is not open"
+    return None if descriptor in descriptors else f"PMI_FD names descriptor {descriptor}, which is not open"
 
 
 def has_mpi(path: str) -> bool:

@@ -62,22 +62,18 @@ class Launcher:
         """Return argv up to, but excluding, the command of each rank."""
         raise NotImplementedError
 
-    def one_a_node(self, start: LaunchRequest) -> List[Value]:
+    def one_a_node(self, _: LaunchRequest) -> List[Value]:
         """Return the words that start one process per node; empty if the batch system has a way."""
-        del start
         return []
 
-    def slots(self, start: LaunchRequest) -> Code:
+    def slots(self, _: LaunchRequest) -> Code:
         """Return the text after each node's name in the file of nodes."""
-        del start
         return code("")
 
-    def environment(self, start: LaunchRequest) -> Dict[str, str]:
+    def environment(self, _: LaunchRequest) -> Dict[str, str]:
         """Return the variables that pass the layout to the ranks' MPI library."""
-        del start
         return {}
 
-    def exports(self, start: LaunchRequest, environment: Mapping[str, Value]) -> Dict[str, Value]:
+    def exports(self, _: LaunchRequest, environment: Mapping[str, Value]) -> Dict[str, Value]:
         """Return the launcher's own environment; ``environment`` is the ranks' environment without the image's part."""
-        del start
         return {name: value for name, value in environment.items() if name.startswith(self.reads)}

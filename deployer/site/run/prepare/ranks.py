@@ -4,8 +4,7 @@ from typing import Dict, List, Optional, Sequence
 
 from deployer.contract.site import layout as layouts
 from deployer.contract.site import memory_copies
-from deployer.contract.site import plan as plans
-from deployer.contract.site.plan import Bind, Plan, StartOption
+from deployer.contract.site.plan import JOB, TOOL, Bind, Plan, StartOption, requests_gpus
 from deployer.site.container import container
 from deployer.site.container.runtimes import RUNTIMES
 from deployer.site.container.runtimes.interface import Container, Runtime
@@ -31,10 +30,10 @@ def ranks_container(resolved: ResolvedRun, chosen: Chosen, folder: str, users: S
         **layouts.environment(layout),
         **copies(plan, option),
         **chosen.launcher.environment(how),
-        "DEPLOYER_RESULT": f"{plans.JOB}/{result.PAYLOAD_FILE}",
+        "DEPLOYER_RESULT": f"{JOB}/{result.PAYLOAD_FILE}",
     }
     if resolved.request.again is not None:
-        own["DEPLOYER_CHECKPOINT"] = f"{plans.JOB}/{result.CHECKPOINT}"
+        own["DEPLOYER_CHECKPOINT"] = f"{JOB}/{result.CHECKPOINT}"
     own.update({name: value for name, value in near.items() if not job.gpus or name != plan.gpu_order})
     ranks = container.make(
         installed,
@@ -42,8 +41,8 @@ def ranks_container(resolved: ResolvedRun, chosen: Chosen, folder: str, users: S
         plan,
         chosen.runtime,
         binds=[
-            Bind(resolved.store.tool, plans.TOOL, "this tool"),
-            Bind(folder, plans.JOB, "the job's folder"),
+            Bind(resolved.store.tool, TOOL, "this tool"),
+            Bind(folder, JOB, "the job's folder"),
             *data.binds(installed, resolved.data),
             *users,
         ],
@@ -71,7 +70,7 @@ def near_gpus(resolved: ResolvedRun, option: StartOption) -> Dict[str, str]:
     settled, plan, options = resolved.settled, resolved.settled.plan, resolved.request.options
     whole = settled.asked.gpus == plan.batch.gpus and options.gpus != 0 and not options.directives
     filling = option.launcher in LAUNCHERS and LAUNCHERS[option.launcher].fills_domains
-    if not whole or any(map(plans.requests_gpus, plan.directives)) or not (filling or option.launcher == script.SRUN):
+    if not whole or any(map(requests_gpus, plan.directives)) or not (filling or option.launcher == script.SRUN):
         return {}
     return gpus.order(settled.layout, plan, settled.job.gpus, filling)
 

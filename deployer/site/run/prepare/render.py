@@ -19,7 +19,6 @@ from deployer.site.container import container, links
 from deployer.site.container.runtimes.interface import Container
 from deployer.site.run import command, gpus, jobfolder
 from deployer.site.run.job_script import script
-from deployer.site.run.jobfolder import JobFolder
 from deployer.site.run.pinning import pin
 from deployer.site.run.prepare.ranks import near_gpus, ranks_container, users_binds
 from deployer.site.run.prepare.resolve import ResolvedRun
@@ -31,7 +30,7 @@ from deployer.system import files
 _PASSES_ON = "podman"
 
 
-def render(resolved: ResolvedRun, chosen: Chosen) -> JobFolder:
+def render(resolved: ResolvedRun, chosen: Chosen) -> jobfolder.JobFolder:
     """Return job.sh and job.json of a new job, without writing them.
 
     Raises:
@@ -75,7 +74,7 @@ def render(resolved: ResolvedRun, chosen: Chosen) -> JobFolder:
         gpus=gpus.word(job.gpus, plan, near) if job.gpus else "",
         own_launcher=chosen.own,
     )
-    return JobFolder(inputs.launch, script.render(inputs), script.agent(inputs))
+    return jobfolder.JobFolder(inputs.launch, script.render(inputs), script.agent(inputs))
 
 
 def _launch(resolved: ResolvedRun, chosen: Chosen, name: str, ranks: Container, users: Sequence[Bind]) -> Launch:

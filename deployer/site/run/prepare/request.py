@@ -11,9 +11,8 @@ from deployer.contract.bundle import limits
 from deployer.contract.bundle.job import TORCHRUN, Job, check_stdin, check_time, find, seconds
 from deployer.contract.rules import hostfiles
 from deployer.contract.site import layout as layouts
-from deployer.contract.site import plan as plans
 from deployer.contract.site.choose import StagingNeed, choose
-from deployer.contract.site.plan import Plan
+from deployer.contract.site.plan import NATIVE, Plan
 from deployer.site.container.container import Home
 from deployer.site.proof.rank_record import SAVED, WARN
 from deployer.site.run import gpus, inside_out
@@ -134,7 +133,7 @@ def settle(
     if plan.checked:  # from this job, whose numbers are checked here
         judged_here = (*limits.CODES, *(gpus.ABOUT_REQUESTED if options.gpus == 0 else ()))
         plan = plan._replace(checked=plan.checked.of_job(job.name).without(judged_here))
-    if request.runtime == plans.NATIVE:
+    if request.runtime == NATIVE:
         plan = plan._replace(checked=None)  # it is about the image
         if job.links:
             raise Refused(

@@ -9,8 +9,7 @@ from deployer.contract.bundle.job import Job
 from deployer.contract.bundle.manifest import Manifest
 from deployer.contract.rules import findings
 from deployer.contract.rules.verdict import REFUSE
-from deployer.contract.site import plan as plans
-from deployer.contract.site.plan import Plan
+from deployer.contract.site.plan import NATIVE, Plan
 from deployer.site.container import container
 from deployer.site.install import mount_points
 from deployer.site.run.prepare.request import RunRequest, Settled, settle
@@ -46,7 +45,7 @@ def resolve(store: Store, request: RunRequest, own: Optional[Job]) -> ResolvedRu
     plan = settled.plan
     _check_verdict(plan, request.force)
     mount_points.make_if_permitted(installed.rootfs, plan.mounts)
-    options = [] if request.runtime == plans.NATIVE else request.binds  # the host has its own folders
+    options = [] if request.runtime == NATIVE else request.binds  # the host has its own folders
     targets = [plain(bind.target) for bind in container.parse_binds(options, None)]
     return ResolvedRun(
         store=store,

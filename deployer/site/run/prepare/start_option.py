@@ -5,9 +5,8 @@ from typing import Dict, NamedTuple, Optional
 from deployer.contract.base.errors import Refused, UsageError
 from deployer.contract.bundle.image_launcher import ImageLauncher
 from deployer.contract.rules import findings, hostfiles
-from deployer.contract.site import plan as plans
 from deployer.contract.site.choose import Obstacle, choose
-from deployer.contract.site.plan import Plan, StartOption
+from deployer.contract.site.plan import NOT_STAGED, SQUASHFS, Plan, StartOption
 from deployer.site.container import runtime_check
 from deployer.site.container.runtimes import RUNTIMES
 from deployer.site.container.runtimes.interface import Runtime
@@ -43,7 +42,7 @@ def choose_option(resolved: ResolvedRun) -> Chosen:
     if resolved.mounts:
         reason = "its mount points for {} cannot be made in it".format(", ".join(resolved.mounts))
         objection = Obstacle(reason, "pack it again with --mount-point for each")
-        need = need._replace(objections={plans.SQUASHFS: objection, **need.objections})
+        need = need._replace(objections={SQUASHFS: objection, **need.objections})
     choice = choose(plan, layout.nodes, vetoes(plan, installed), need, request.staging, request.runtime)
     _check_drift(plan)
     if not files.is_file(store.tool):
@@ -60,10 +59,10 @@ def choose_option(resolved: ResolvedRun) -> Chosen:
 
 def _staging(resolved: ResolvedRun, option: StartOption, size_mb: int) -> Optional[StagedImage]:
     """Return how nodes get the image, which takes ``size_mb`` MiB; None if ranks read it from where it is installed."""
-    if option.staging == plans.NOT_STAGED or option.place is None:
+    if option.staging == NOT_STAGED or option.place is None:
         return None
     installed = resolved.installed
-    packed = option.staging == plans.SQUASHFS
+    packed = option.staging == SQUASHFS
     runtime = RUNTIMES[option.runtime]
     return StagedImage(
         kind=option.staging,

@@ -147,7 +147,7 @@ _OWN = {
     "connected/bundle/about/sbom.py", "connected/image/variants.py",
     "connected/rehearse/world/far_launcher.py",  # a file beside it that `rehearse` has just written
     "contract/rehearsal/observation.py",  # lines of limited size, from the payload
-    "site/inside/channel.py",  # of a process that has proven the job's key
+    "system/channel.py",  # of a process that has proven the job's key
 }  # fmt: skip
 
 

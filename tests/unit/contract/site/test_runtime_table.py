@@ -10,12 +10,12 @@ from deployer.site.container.runtimes import RUNTIMES
 
 @pytest.mark.parametrize("known", TABLE, ids=[known.name for known in TABLE])
 def test_each_name_has_an_adapter_or_a_refusal_with_an_alternative(known):
-    assert (known.name in RUNTIMES) is known.supported is not bool(known.refusal)
+    assert (known.name in RUNTIMES) is not bool(known.refusal)
     assert bool(known.refusal) is bool(known.instead)
     assert known.program
     assert NOT_STAGED in known.stagings
     assert set(known.stagings) <= set(STAGINGS)
-    if known.supported:
+    if not known.refusal:
         assert RUNTIMES[known.name].known is known
     else:
         assert runtime_table.refusal(known.name) == (known.refusal, known.instead)

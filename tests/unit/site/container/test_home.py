@@ -163,8 +163,7 @@ def test_the_home_of_a_process_goes_with_it_however_it_ends(place, own):
     assert not os.path.exists(path)
 
 
-def test_a_process_without_pidfds_is_awaited_too(monkeypatch):
-    monkeypatch.delattr(os, "pidfd_open", raising=False)
+def test_a_process_that_is_no_child_is_awaited():
     started = subprocess.Popen(["sleep", "0.3"])
     afterwards._await(started.pid, afterwards.began(started.pid))
     assert started.wait(5) == 0

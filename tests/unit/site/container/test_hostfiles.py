@@ -8,7 +8,7 @@ import pytest
 from deployer.contract.base.errors import Refused
 from deployer.contract.rules.hostfiles import FOLDER
 from deployer.contract.site.plan import Bind
-from deployer.site.container import container, hostfiles
+from deployer.site.container import container
 from deployer.site.container.runtimes import RUNTIMES
 from tests import running
 from tests.unit.contract.rules.test_hostfiles import HOST
@@ -26,7 +26,7 @@ def make(installed, plan=PLAN, image=running.IMAGE):
 
 
 def test_stubs_are_bound_and_each_file_over_its_own(installed):
-    found = hostfiles.binds(installed, PLAN)
+    found = container.host_binds(installed, PLAN)
     folder = found[0].source
     assert found[0].target == FOLDER
     assert [(bind.source, bind.target) for bind in found[1:]] == [
@@ -41,18 +41,18 @@ def test_stubs_are_bound_and_each_file_over_its_own(installed):
 
 
 def test_they_are_made_once_and_again_where_a_purge_took_some(installed):
-    folder = hostfiles.binds(installed, PLAN)[0].source
+    folder = container.host_binds(installed, PLAN)[0].source
     os.unlink(folder + "/lib/libpsm2.so.2")
     os.unlink(folder + "/lib/libmpich.so.12")
-    assert hostfiles.binds(installed, PLAN)[0].source == folder
+    assert container.host_binds(installed, PLAN)[0].source == folder
     assert len(os.listdir(folder + "/lib")) == 4
-    assert hostfiles.binds(installed, PLAN._replace(host=HOST[:2]))[0].source != folder
+    assert container.host_binds(installed, PLAN._replace(host=HOST[:2]))[0].source != folder
 
 
 def test_a_spare_library_is_left_to_the_image(installed):
     os.makedirs(installed.rootfs + "/usr/lib64")
     open(installed.rootfs + "/usr/lib64/libnuma.so.1", "w").close()
-    found = hostfiles.binds(installed, PLAN)
+    found = container.host_binds(installed, PLAN)
     assert not [bind for bind in found if "libnuma" in bind.target]
     assert not os.path.exists(found[0].source + "/lib/libnuma.so.1")
 

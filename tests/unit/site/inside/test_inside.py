@@ -17,8 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from deployer.site.inside import channel, folder, hub, inside, node
-from deployer.site.inside.channel import ChannelError
+from deployer.site.inside import folder, hub, inside, node
+from deployer.system import channel
+from deployer.system.channel import ChannelError
 
 ROOT = Path(__file__).resolve().parents[4]
 _CALL = "from deployer.cli.site.main import main; sys.exit(main())"
@@ -356,7 +357,7 @@ def test_a_message_that_is_nested_too_deep_is_none_and_the_kernel_asks_after_the
         listener.listen(1)
         client = socket.create_connection(listener.getsockname())
         ends = [channel.Channel(listener.accept()[0], b"key", serves=True), channel.Channel(client, b"key", False)]
-        assert all(end._connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) for end in ends)
+        assert all(end.connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) for end in ends)
         for end in (ends[1], ends[0], ends[1]):
             end.receive()
         body = "[" * 100000

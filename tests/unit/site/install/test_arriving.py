@@ -29,7 +29,7 @@ MORE = [*APP, *(("deployer/app/more%d.py" % number, os.urandom(5000)) for number
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch):
     monkeypatch.setattr(delta, "PART_SIZE", 6000)
-    monkeypatch.setattr(arriving, "LITTLE", 0)
+    monkeypatch.setattr(arriving.receiving, "LITTLE", 0)
 
 
 def items_of(store, data):
@@ -192,7 +192,7 @@ def test_damage_on_the_way_is_named_and_sent_again(store):
 @pytest.mark.parametrize("whole", [True, False])
 def test_the_push_after_a_damaged_stream_works(store, monkeypatch, little, whole):
     """Also if the line was cut after the damage, so that the cut was the error, or if more than one part is damaged."""
-    monkeypatch.setattr(arriving, "LITTLE", little)
+    monkeypatch.setattr(arriving.receiving, "LITTLE", little)
     data = bundles.build(extra=MORE)
     digest, items = shipment(data)
     stream = bytearray((as_stream(items) if whole else cut(items[:-1])).getvalue())

@@ -119,7 +119,7 @@ def test_the_tool_that_comes_with_the_first_image_counts(tmp_path, store, monkey
     for _ in range(2):
         installing.install(path, store)
         remove(store, store.find("tiny"))
-        stores.bring_tool(store)
+        store.bring_tool()
     assert sizes[0] - sizes[1] == 5000
 
 

@@ -58,7 +58,7 @@ def test_nodes_meet_and_measure_the_path(tmp_path, first):
 
 def test_who_does_not_have_the_secret_is_no_node_and_does_not_hold_others_up(tmp_path, first):
     here, thread, found = first
-    with pytest.raises(meeting.Stranger):
+    with pytest.raises(meeting.ChannelError):
         visit(here._replace(secret=b"x" * 32), tmp_path, "cn2")
     with closing(socket.create_connection((here.address, here.port))):  # one that says nothing
         visit(here, tmp_path, "cn2")

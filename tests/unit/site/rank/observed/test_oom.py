@@ -54,8 +54,8 @@ def test_a_kernel_that_does_not_tell(host, vmstat):
 
 
 def test_what_was_added_meanwhile():
-    assert oom.added((1, 5), (3, 5)) == (2, 0)
-    assert oom.added((1, None), (None, 5)) == (None, None)
+    assert (oom.added(1, 3), oom.added(5, 5)) == (2, 0)
+    assert (oom.added(1, None), oom.added(None, 5)) == (None, None)
 
 
 def test_this_kernel_tells_of_the_node():

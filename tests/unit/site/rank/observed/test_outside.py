@@ -95,7 +95,7 @@ def test_a_rank_without_mpi_has_cpus_alone(tmp_path):
 )
 def test_who_cannot_find_the_others(library, environment, more, reason):
     maps = f"7f00-7f01 r-xp 00000000 08:01 5 {more}\n" if more else ""
-    said = outside.alone(outside.ProcessSnapshot(environment, maps, ["0", "1", "2", "7"]), library)
+    said = outside.alone(environment, maps, ["0", "1", "2", "7"], library)
     assert said is None if reason is None else reason in said
 
 

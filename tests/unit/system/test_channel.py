@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from deployer.site.inside.channel import Channel, ChannelError
+from deployer.system.channel import Channel, ChannelError
 
 KEY, OTHER = b"k" * 64, b"o" * 64
 

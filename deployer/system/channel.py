@@ -1,4 +1,4 @@
-"""Messages between a job's processes when it starts inside-out: JSON lines, each with a proof of the sender's key.
+"""Messages between a job's processes on different nodes: JSON lines, each with a proof of the sender's key.
 
 Everyone on the cluster can use the network, so both ends of a connection must first prove that they have the job's key.
 The key itself is never sent. Each message also has a proof for its direction and number, so no message can be altered,
@@ -10,6 +10,7 @@ import hmac
 import json
 import os
 import socket
+from contextlib import ExitStack
 from typing import Any, Dict, List, Sequence, Tuple
 
 _HELLO = "deployer-inside-1"
@@ -34,7 +35,8 @@ class Channel:
     def __init__(self, connection: socket.socket, key: bytes, serves: bool) -> None:
         connection.settimeout(PATIENCE)
         _keep_alive(connection)
-        self._connection = connection
+        #: For data that follows a message, while no other is on its way.
+        self.connection = connection
         self._key = key
         self._serves = serves
         self._own = os.urandom(_NONCE).hex()
@@ -49,12 +51,12 @@ class Channel:
 
     def fileno(self) -> int:
         """Return the connection's descriptor, for a selector."""
-        return self._connection.fileno()
+        return self.connection.fileno()
 
     @property
     def address(self) -> str:
         """Return this end's address."""
-        return str(self._connection.getsockname()[0])
+        return str(self.connection.getsockname()[0])
 
     def send(self, message: Message) -> None:
         """Send a message. Raises ChannelError."""
@@ -65,7 +67,7 @@ class Channel:
     def receive(self) -> List[Message]:
         """Read at least once, and return the messages that have arrived. Raises ChannelError."""
         try:
-            piece = self._connection.recv(64 * 1024)
+            piece = self.connection.recv(64 * 1024)
         except OSError as error:
             raise ChannelError(f"the connection broke: {error}") from error
         if not piece:
@@ -78,7 +80,7 @@ class Channel:
 
     def close(self) -> None:
         """Close the connection."""
-        self._connection.close()
+        self.connection.close()
 
     def _take(self, line: bytes) -> List[Message]:
         try:
@@ -130,7 +132,7 @@ class Channel:
 
     def _write(self, line: str) -> None:
         try:
-            self._connection.sendall(line.encode() + b"\n")
+            self.connection.sendall(line.encode() + b"\n")
         except OSError as error:
             raise ChannelError(f"the connection broke: {error}") from error
 
@@ -148,17 +150,13 @@ def connect(addresses: Sequence[Tuple[str, int]], key: bytes) -> Channel:
     reasons = []
     for host, port in addresses:
         try:
-            connection = socket.create_connection((host, port), PATIENCE)
-        except OSError as error:
+            with ExitStack() as opened:
+                connection = opened.enter_context(socket.create_connection((host, port), PATIENCE))
+                channel = Channel(connection, key, serves=False)
+                while not channel.proven:
+                    channel.receive()
+                opened.pop_all()
+                return channel
+        except (ChannelError, OSError) as error:
             reasons.append(f"{host}: {error}")
-            continue
-        try:
-            channel = Channel(connection, key, serves=False)
-            while not channel.proven:
-                channel.receive()
-        except ChannelError as error:
-            connection.close()
-            reasons.append(f"{host}: {error}")
-            continue
-        return channel
     raise ChannelError("cannot reach the first node of the job: %s" % ("; ".join(reasons) or "it has no address"))
