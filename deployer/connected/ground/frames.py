@@ -1,14 +1,25 @@
 """Decompress a layer's frames on the laptop, which may lack the C library that a site has, for example on macOS."""
 
+from collections.abc import Callable, Mapping
+from typing import Any
+
 import zstandard
 
 from deployer.contract.base.errors import IntegrityError
+from deployer.contract.bundle.manifest import Segment
 from deployer.system import codec
 
 
-def decompressor(name: str) -> codec.Decompress:
-    """Return ``codec.decompressor`` of a codec. Without a C library, it uses a library of Python."""
-    return codec.decompressor(name, _zstd)
+def reader(of: Mapping[str, Any], read: Callable[[Segment], bytes]) -> Callable[[Segment], bytes]:
+    """Return a function that decompresses a frame, which ``read`` returns.
+
+    It must not be shared by threads. Without a C library, it uses a library of Python.
+
+    Args:
+        of: the record of the codec, as in a manifest.
+    """
+    decompress = codec.decompressor(str(of["name"]), _zstd)
+    return lambda segment: bytes(decompress(read(segment), segment.raw or 0))
 
 
 def _zstd(frame: bytes, size: int) -> bytes:

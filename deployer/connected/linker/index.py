@@ -326,13 +326,8 @@ def _indexed(read_at: ReadAt) -> Indexed:
 
 def _frames(bundle: Bundle, segments: Sequence[Segment]) -> Callable[[int], bytes]:
     """Return a function that reads a frame."""
-    decompress = frames.decompressor(str(bundle.manifest.codec["name"]))
-
-    @functools.lru_cache(maxsize=_FRAMES_AT_HAND)
-    def frame(number: int) -> bytes:
-        return bytes(decompress(bundle.read(segments[number]), segments[number].raw or 0))
-
-    return frame
+    read = frames.reader(bundle.manifest.codec, bundle.read)
+    return functools.lru_cache(maxsize=_FRAMES_AT_HAND)(lambda number: read(segments[number]))
 
 
 def _files(frame: Callable[[int], bytes], segments: list[Segment]) -> Entries:

@@ -17,7 +17,7 @@ import logging
 import os
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
@@ -26,6 +26,7 @@ import deployer
 from deployer.connected.bundle.layer.codecs import Codec
 from deployer.connected.bundle.layer.compress import Pressed
 from deployer.connected.bundle.layer.framecache import CachedFrame
+from deployer.connected.ground import frames
 from deployer.connected.linker.families import MpiUser
 from deployer.connected.rootfs.entries import FileContent, InMemory
 from deployer.contract.base import tarformat
@@ -248,11 +249,10 @@ def _verified(bundle: IO[bytes], segment: Segment) -> bytes:
 class KnownTree:
     """The root filesystem of a known layer. File contents are read from the bundle in the cache."""
 
-    def __init__(self, known: KnownBundle, decompress: Callable[[bytes, int], bytes]) -> None:
-        self._known, self._bundle = known
-        self._decompress = decompress
+    def __init__(self, known: KnownBundle, codec: Mapping[str, Any]) -> None:
+        self._known, bundle = known
         self._entries = {entry.path: entry for entry in self._known.entries}
-        self._frame = functools.lru_cache(2)(self._read_frame)
+        self._frame = functools.lru_cache(2)(frames.reader(codec, functools.partial(_verified, bundle)))
 
     def entries(self) -> Iterable[TarEntry]:
         """Return the entries in the layer's order."""
@@ -282,17 +282,13 @@ class KnownTree:
         """Return bytes of the uncompressed layer."""
         parts = []
         position = 0
-        for number, segment in enumerate(self._known.segments):
+        for segment in self._known.segments:
             raw = segment.raw or 0
             low, high = max(start - position, 0), min(start + length - position, raw)
             if low < high:
-                parts.append(self._frame(number)[low:high])
+                parts.append(self._frame(segment)[low:high])
             position += raw
         return b"".join(parts)
-
-    def _read_frame(self, number: int) -> bytes:
-        segment = self._known.segments[number]
-        return bytes(self._decompress(_verified(self._bundle, segment), segment.raw or 0))
 
 
 class _InFrames:
