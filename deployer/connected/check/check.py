@@ -17,13 +17,11 @@ from deployer.connected.check.rules import (
     fabric,
     gpu,
     inside,
-    layout,
     linking,
     mpi,
     places,
     pmi,
     programs,
-    proof,
     python,
     runtimes,
     site,
@@ -69,7 +67,7 @@ RULES: tuple[Callable[[Case], Iterator[Finding]], ...] = (
     command.startable, command.readable, site.captured, site.age, cpu.architecture, cpu.instructions, gpu.requested,
     gpu.vendor, gpu.usable, gpu.kernels, gpu.toolkit, runtimes.allowed, runtimes.startable, runtimes.entering,
     space.room, wheels.tags, pmi.offered, pmi.spoken, pmi.truncated, fabric.slow, fabric.nccl, places.bound,
-    places.working, proof.outside, layout.numbers, inside.startable,
+    places.working, runtimes.proving, site.numbers, inside.startable,
 )  # fmt: skip
 #: Rules for one program on a partition's nodes.
 NODE_RULES: tuple[Callable[[Case, Process], Iterator[Finding]], ...] = (cpu.code, cpu.page_size)
