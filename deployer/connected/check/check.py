@@ -46,6 +46,7 @@ from deployer.contract.bundle import limits
 from deployer.contract.bundle import manifest as manifests
 from deployer.contract.bundle.job import find
 from deployer.contract.bundle.manifest import PLANS_PREFIX
+from deployer.contract.bundle.sealed_file import member_segments
 from deployer.contract.rules import hostfiles
 from deployer.contract.rules.findings import WARNING, Finding
 from deployer.contract.rules.verdict import Checked, judged
@@ -179,7 +180,7 @@ def check_carried(bundle: Bundle, profile: Profile, cache: Path | None = None) -
 
 
 def _carried(bundle: Bundle, name: str) -> Plan:
-    return plans.read(b"".join(map(bundle.read, bundle.member_segments(name))), name)
+    return plans.read(b"".join(map(bundle.read, member_segments(bundle.manifest, name))), name)
 
 
 def _to_send(checked: Checked) -> Checked:

@@ -24,6 +24,7 @@ from deployer.connected.linker.package_imports import PACKAGED, PackageImports
 from deployer.contract.base import json_records, records, tarformat
 from deployer.contract.base.tarformat import HARDLINK, SYMLINK, TarEntry
 from deployer.contract.bundle.manifest import APP_PREFIX, BIN, LIB, Manifest, Segment
+from deployer.contract.bundle.sealed_file import layer_member, member_segments
 from deployer.contract.elf import dynamic
 from deployer.contract.elf.dynamic import BadElf, Facts
 from deployer.contract.elf.elf import ReadAt
@@ -57,12 +58,6 @@ class Bundle(Protocol):
     @property
     def manifest(self) -> Manifest:
         """The bundle's manifest."""
-
-    def member_segments(self, name: str) -> list[Segment]:
-        """Return the content segments of a member, in order."""
-
-    def layer_segments(self) -> list[Segment]:
-        """Return the segments of the layer."""
 
     def read(self, segment: Segment) -> bytes:
         """Return a segment's bytes."""
@@ -162,13 +157,14 @@ def of_image(bundle: Bundle, cache: Path | None = None) -> Index:
 
     Each frame is verified as it is read. Raises IntegrityError.
     """
-    key = bundle.manifest.image.layer_digest.rpartition(":")[2]
-    return _of_frames(bundle, bundle.layer_segments(), key, cache, _read_layer)
+    manifest = bundle.manifest
+    key = manifest.image.layer_digest.rpartition(":")[2]
+    return _of_frames(bundle, member_segments(manifest, layer_member(manifest)), key, cache, _read_layer)
 
 
 def of_overlay(bundle: Bundle, member: str, cache: Path | None = None) -> Index:
     """Return the index of a bundle's overlay, with paths below ``lib``. Raises IntegrityError."""
-    segments = bundle.member_segments(member)
+    segments = member_segments(bundle.manifest, member)
     key = hashlib.sha256("".join(segment.sha256 for segment in segments).encode()).hexdigest()
     return _of_frames(bundle, segments, key, cache, _read_overlay)
 
@@ -198,7 +194,7 @@ def of_app(bundle: Bundle) -> Index:
     elves: dict[str, ReadAt] = {}
     for member in bundle.manifest.members:
         if member.name.startswith(APP_PREFIX):
-            data = b"".join(map(bundle.read, bundle.member_segments(member.name)))
+            data = b"".join(map(bundle.read, member_segments(bundle.manifest, member.name)))
             executable = bool(member.mode & 0o111)
             path = "/" + member.name[len(APP_PREFIX) :]
             entries[path] = _indexed(_at(data))._replace(executable=executable)
