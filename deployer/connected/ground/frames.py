@@ -1,6 +1,6 @@
 """Decompress a layer's frames on the laptop, which may lack the C library that a site has, for example on macOS."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import zstandard
@@ -20,6 +20,29 @@ def reader(of: Mapping[str, Any], read: Callable[[Segment], bytes]) -> Callable[
     """
     decompress = codec.decompressor(str(of["name"]), _zstd)
     return lambda segment: bytes(decompress(read(segment), segment.raw or 0))
+
+
+def across(
+    frame: Callable[[Segment], bytes], segments: Sequence[Segment], first: int, start: int, length: int
+) -> Callable[[int, int], bytes]:
+    """Return a function that reads a file starting at ``start`` in frame ``first``, across frames if necessary."""
+
+    def read_at(offset: int, size: int) -> bytes:
+        size = min(size, length - offset)
+        parts = []
+        number, position = first, start + offset
+        while size > 0:
+            raw = segments[number].raw or 0
+            if position < raw:
+                part = frame(segments[number])[position : position + size]
+                parts.append(part)
+                size -= len(part)
+                position += len(part)
+            position -= raw
+            number += 1
+        return b"".join(parts)
+
+    return read_at
 
 
 def _zstd(frame: bytes, size: int) -> bytes:

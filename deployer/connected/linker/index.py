@@ -172,7 +172,7 @@ def of_overlay(bundle: Bundle, member: str, cache: Path | None = None) -> Index:
 def _of_frames(
     bundle: Bundle, segments: list[Segment], key: str, cache: Path | None, read: Callable[[Entries], Index]
 ) -> Index:
-    frame = _frames(bundle, segments)
+    frame = functools.lru_cache(_FRAMES_AT_HAND)(frames.reader(bundle.manifest.codec, bundle.read))
     kept = CachedFacts(_file(cache, key), SCHEMA, VERSION)
     index = kept.load(_read_index)
     if index is None:
@@ -181,10 +181,12 @@ def _of_frames(
     places = index.places
 
     def elf(path: str) -> ReadAt | None:
-        return _reader(frame, segments, *places[path]) if path in places else None
+        return frames.across(frame, segments, *places[path]) if path in places else None
 
-    code = CodeFacts(elf, _file(cache, f"{key}.code"))
-    return dataclasses.replace(index, read=lambda place: _reader(frame, segments, *place)(0, place.size), code=code)
+    def content(place: ContentPlace) -> bytes:
+        return frames.across(frame, segments, *place)(0, place.size)
+
+    return dataclasses.replace(index, read=content, code=CodeFacts(elf, _file(cache, f"{key}.code")))
 
 
 def of_app(bundle: Bundle) -> Index:
@@ -320,50 +322,23 @@ def _indexed(read_at: ReadAt) -> Indexed:
         return Indexed(FILE, bad=str(error))
 
 
-def _frames(bundle: Bundle, segments: Sequence[Segment]) -> Callable[[int], bytes]:
-    """Return a function that reads a frame."""
-    read = frames.reader(bundle.manifest.codec, bundle.read)
-    return functools.lru_cache(maxsize=_FRAMES_AT_HAND)(lambda number: read(segments[number]))
-
-
-def _files(frame: Callable[[int], bytes], segments: list[Segment]) -> Entries:
+def _files(frame: Callable[[Segment], bytes], segments: list[Segment]) -> Entries:
     """Yield each entry, its place, and a function that reads its content until the next entry is yielded."""
     with progress.bar("link", sum(segment.size for segment in segments)) as advance:
         for number, segment in enumerate(segments):
             advance(segment.size)
             if segment.holds == tarformat.REST:
                 continue
-            data = frame(number)
+            data = frame(segment)
             position = 0
             while position < len(data) and data[position : position + tarformat.BLOCK] != _EMPTY:
                 entry, position = tarformat.decode(data, position)
                 place = ContentPlace(number, position, entry.size)
-                yield entry, place, _reader(frame, segments, *place)
+                yield entry, place, frames.across(frame, segments, *place)
                 position += entry.size + tarformat.padding(entry.size)
 
 
 _EMPTY = bytes(tarformat.BLOCK)
-
-
-def _reader(frame: Callable[[int], bytes], segments: list[Segment], first: int, start: int, length: int) -> ReadAt:
-    """Return a function that reads a file starting at ``start`` in frame ``first``, across frames if necessary."""
-
-    def read_at(offset: int, size: int) -> bytes:
-        size = min(size, length - offset)
-        parts = []
-        number, position = first, start + offset
-        while size > 0:
-            raw = segments[number].raw or 0
-            if position < raw:
-                part = frame(number)[position : position + size]
-                parts.append(part)
-                size -= len(part)
-                position += len(part)
-            position -= raw
-            number += 1
-        return b"".join(parts)
-
-    return read_at
 
 
 def default_folder() -> Path:

@@ -17,7 +17,7 @@ import logging
 import os
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
@@ -265,7 +265,7 @@ class KnownTree:
 
     def content(self, entry: TarEntry) -> FileContent:
         """Return a file's content. Reading raises DamagedLayer if the bundle in the cache is damaged."""
-        return _InFrames(self, self._starts[entry.path], entry.size) if entry.size else InMemory()
+        return _InFrames(self._frame, self._known, self._starts[entry.path], entry.size) if entry.size else InMemory()
 
     @functools.cached_property  # not `cache`: it would keep every tree of `deploy --watch`
     def _starts(self) -> Mapping[bytes, int]:
@@ -278,26 +278,13 @@ class KnownTree:
             position += entry.size + tarformat.padding(entry.size)
         return starts
 
-    def read(self, start: int, length: int) -> bytes:
-        """Return bytes of the uncompressed layer."""
-        parts = []
-        position = 0
-        for segment in self._known.segments:
-            raw = segment.raw or 0
-            low, high = max(start - position, 0), min(start + length - position, raw)
-            if low < high:
-                parts.append(self._frame(segment)[low:high])
-            position += raw
-        return b"".join(parts)
-
 
 class _InFrames:
     """The content of a file in a known layer."""
 
-    def __init__(self, tree: KnownTree, start: int, size: int) -> None:
+    def __init__(self, frame: Callable[[Segment], bytes], known: KnownLayer, start: int, size: int) -> None:
         self.size = size
-        self._tree = tree
-        self._start = start
+        self._read_at = frames.across(frame, known.segments, 0, start, size)
 
     def read(self, start: int, length: int) -> bytes:
-        return self._tree.read(self._start + start, max(min(length, self.size - start), 0))
+        return self._read_at(start, length)
