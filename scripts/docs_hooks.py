@@ -6,11 +6,11 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from handbook import handbook
 from markdown.extensions.toc import slugify
 from mkdocs.exceptions import PluginError
 
 from deployer import __version__
-from deployer.cli.laptop.handbook import handbook
 
 ROOT = Path(__file__).resolve().parents[1]
 _LINK = re.compile(r"\]\(([^)#\s]+)")

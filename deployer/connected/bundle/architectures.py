@@ -38,13 +38,8 @@ def fitting(profile: "Profile", machine: str) -> "Profile | None":
 
 def of_site(bundle: str, profile: "Profile") -> str:
     """Return the path of the bundle for a site's nodes: FILE:MACHINE if the file has several bundles."""
-    machine = machine_of(profile) if several_bundles.in_file(bundle) else None
+    machine = next(iter(_of_nodes(profile)), None) if several_bundles.in_file(bundle) else None
     return f"{bundle}:{machine}" if machine else bundle
-
-
-def machine_of(profile: "Profile") -> str | None:
-    """Return the processor of the nodes of a site's first partition; None if it is unknown."""
-    return next(iter(_of_nodes(profile)), None)
 
 
 def _of_nodes(profile: "Profile") -> list[str]:

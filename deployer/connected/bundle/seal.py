@@ -185,14 +185,6 @@ class UnsealedBundle:
         self._verifies = verifies
         self.manifest = manifest
 
-    def member_segments(self, name: str) -> list[Segment]:
-        """Return the content segments of a member, in order."""
-        return sealed_file.member_segments(self.manifest, name)
-
-    def layer_segments(self) -> list[Segment]:
-        """Return the segments of the layer."""
-        return self.member_segments(sealed_file.layer_member(self.manifest))
-
     def read(self, segment: Segment) -> bytes:
         """Return a segment's bytes.
 

@@ -17,13 +17,11 @@ from deployer.connected.check.rules import (
     fabric,
     gpu,
     inside,
-    layout,
     linking,
     mpi,
     places,
     pmi,
     programs,
-    proof,
     python,
     runtimes,
     site,
@@ -48,6 +46,7 @@ from deployer.contract.bundle import limits
 from deployer.contract.bundle import manifest as manifests
 from deployer.contract.bundle.job import find
 from deployer.contract.bundle.manifest import PLANS_PREFIX
+from deployer.contract.bundle.sealed_file import member_segments
 from deployer.contract.rules import hostfiles
 from deployer.contract.rules.findings import WARNING, Finding
 from deployer.contract.rules.verdict import Checked, judged
@@ -69,7 +68,7 @@ RULES: tuple[Callable[[Case], Iterator[Finding]], ...] = (
     command.startable, command.readable, site.captured, site.age, cpu.architecture, cpu.instructions, gpu.requested,
     gpu.vendor, gpu.usable, gpu.kernels, gpu.toolkit, runtimes.allowed, runtimes.startable, runtimes.entering,
     space.room, wheels.tags, pmi.offered, pmi.spoken, pmi.truncated, fabric.slow, fabric.nccl, places.bound,
-    places.working, proof.outside, layout.numbers, inside.startable,
+    places.working, runtimes.proving, site.numbers, inside.startable,
 )  # fmt: skip
 #: Rules for one program on a partition's nodes.
 NODE_RULES: tuple[Callable[[Case, Process], Iterator[Finding]], ...] = (cpu.code, cpu.page_size)
@@ -181,7 +180,7 @@ def check_carried(bundle: Bundle, profile: Profile, cache: Path | None = None) -
 
 
 def _carried(bundle: Bundle, name: str) -> Plan:
-    return plans.read(b"".join(map(bundle.read, bundle.member_segments(name))), name)
+    return plans.read(b"".join(map(bundle.read, member_segments(bundle.manifest, name))), name)
 
 
 def _to_send(checked: Checked) -> Checked:

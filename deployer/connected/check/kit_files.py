@@ -2,14 +2,14 @@
 
 from collections.abc import Iterator
 
-from deployer.connected.check.rehearsed import ReadableBundle
+from deployer.connected.linker.index import Bundle
 from deployer.contract.bundle.manifest import KIT_PREFIX
 from deployer.contract.bundle.sealed_file import contents
 from deployer.contract.elf import machines
 from deployer.contract.rules.findings import ERROR, Finding
 
 
-def foreign(bundle: ReadableBundle, partition: str, node: str) -> Iterator[Finding]:
+def foreign(bundle: Bundle, partition: str, node: str) -> Iterator[Finding]:
     """node.architecture: a program or library of the kit is for another kind of processor than the nodes.
 
     Args:

@@ -1,32 +1,24 @@
 """The rehearsal outcomes that a bundle carries, and whether a site that requires outcomes can accept the bundle."""
 
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from deployer.connected.site_profile.profile import Profile
 from deployer.contract.base.errors import IntegrityError, UsageError
-from deployer.contract.bundle.manifest import REHEARSALS_PREFIX, Manifest, Segment
+from deployer.contract.bundle.manifest import REHEARSALS_PREFIX
 from deployer.contract.bundle.sealed_file import member_segments, payload
 from deployer.contract.rehearsal import rehearsal
 from deployer.contract.rehearsal.rehearsal import Rehearsal
 from deployer.contract.rules.findings import ERROR, Finding
+
+if TYPE_CHECKING:  # slow, and only for its type
+    from deployer.connected.linker.index import Bundle
 
 #: The code of the finding about a missing outcome.
 CODE = "rehearse.none"
 _HINT = "rehearse it again: deployer rehearse --record"
 
 
-class ReadableBundle(Protocol):
-    """A bundle whose members can be read."""
-
-    @property
-    def manifest(self) -> Manifest:
-        """The bundle's manifest."""
-
-    def read(self, segment: Segment) -> bytes:
-        """Return a segment's bytes."""
-
-
-def of(bundle: ReadableBundle) -> list[Rehearsal]:
+def of(bundle: "Bundle") -> list[Rehearsal]:
     """Return the outcomes that a bundle carries for its own payload.
 
     Raises:
@@ -48,7 +40,7 @@ def of(bundle: ReadableBundle) -> list[Rehearsal]:
     return outcomes
 
 
-def required(bundle: ReadableBundle, profile: Profile) -> list[Finding]:
+def required(bundle: "Bundle", profile: Profile) -> list[Finding]:
     """Return a finding for each job without an outcome, if the site's policy requires outcomes."""
     if profile.policy is None or not profile.policy.rehearsal or bundle.manifest.is_data:
         return []

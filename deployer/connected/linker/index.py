@@ -24,6 +24,7 @@ from deployer.connected.linker.package_imports import PACKAGED, PackageImports
 from deployer.contract.base import json_records, records, tarformat
 from deployer.contract.base.tarformat import HARDLINK, SYMLINK, TarEntry
 from deployer.contract.bundle.manifest import APP_PREFIX, BIN, LIB, Manifest, Segment
+from deployer.contract.bundle.sealed_file import layer_member, member_segments
 from deployer.contract.elf import dynamic
 from deployer.contract.elf.dynamic import BadElf, Facts
 from deployer.contract.elf.elf import ReadAt
@@ -57,12 +58,6 @@ class Bundle(Protocol):
     @property
     def manifest(self) -> Manifest:
         """The bundle's manifest."""
-
-    def member_segments(self, name: str) -> list[Segment]:
-        """Return the content segments of a member, in order."""
-
-    def layer_segments(self) -> list[Segment]:
-        """Return the segments of the layer."""
 
     def read(self, segment: Segment) -> bytes:
         """Return a segment's bytes."""
@@ -162,13 +157,14 @@ def of_image(bundle: Bundle, cache: Path | None = None) -> Index:
 
     Each frame is verified as it is read. Raises IntegrityError.
     """
-    key = bundle.manifest.image.layer_digest.rpartition(":")[2]
-    return _of_frames(bundle, bundle.layer_segments(), key, cache, _read_layer)
+    manifest = bundle.manifest
+    key = manifest.image.layer_digest.rpartition(":")[2]
+    return _of_frames(bundle, member_segments(manifest, layer_member(manifest)), key, cache, _read_layer)
 
 
 def of_overlay(bundle: Bundle, member: str, cache: Path | None = None) -> Index:
     """Return the index of a bundle's overlay, with paths below ``lib``. Raises IntegrityError."""
-    segments = bundle.member_segments(member)
+    segments = member_segments(bundle.manifest, member)
     key = hashlib.sha256("".join(segment.sha256 for segment in segments).encode()).hexdigest()
     return _of_frames(bundle, segments, key, cache, _read_overlay)
 
@@ -176,7 +172,7 @@ def of_overlay(bundle: Bundle, member: str, cache: Path | None = None) -> Index:
 def _of_frames(
     bundle: Bundle, segments: list[Segment], key: str, cache: Path | None, read: Callable[[Entries], Index]
 ) -> Index:
-    frame = _frames(bundle, segments)
+    frame = functools.lru_cache(_FRAMES_AT_HAND)(frames.reader(bundle.manifest.codec, bundle.read))
     kept = CachedFacts(_file(cache, key), SCHEMA, VERSION)
     index = kept.load(_read_index)
     if index is None:
@@ -185,10 +181,12 @@ def _of_frames(
     places = index.places
 
     def elf(path: str) -> ReadAt | None:
-        return _reader(frame, segments, *places[path]) if path in places else None
+        return frames.across(frame, segments, *places[path]) if path in places else None
 
-    code = CodeFacts(elf, _file(cache, f"{key}.code"))
-    return dataclasses.replace(index, read=lambda place: _reader(frame, segments, *place)(0, place.size), code=code)
+    def content(place: ContentPlace) -> bytes:
+        return frames.across(frame, segments, *place)(0, place.size)
+
+    return dataclasses.replace(index, read=content, code=CodeFacts(elf, _file(cache, f"{key}.code")))
 
 
 def of_app(bundle: Bundle) -> Index:
@@ -198,7 +196,7 @@ def of_app(bundle: Bundle) -> Index:
     elves: dict[str, ReadAt] = {}
     for member in bundle.manifest.members:
         if member.name.startswith(APP_PREFIX):
-            data = b"".join(map(bundle.read, bundle.member_segments(member.name)))
+            data = b"".join(map(bundle.read, member_segments(bundle.manifest, member.name)))
             executable = bool(member.mode & 0o111)
             path = "/" + member.name[len(APP_PREFIX) :]
             entries[path] = _indexed(_at(data))._replace(executable=executable)
@@ -324,55 +322,23 @@ def _indexed(read_at: ReadAt) -> Indexed:
         return Indexed(FILE, bad=str(error))
 
 
-def _frames(bundle: Bundle, segments: Sequence[Segment]) -> Callable[[int], bytes]:
-    """Return a function that reads a frame."""
-    decompress = frames.decompressor(str(bundle.manifest.codec["name"]))
-
-    @functools.lru_cache(maxsize=_FRAMES_AT_HAND)
-    def frame(number: int) -> bytes:
-        return bytes(decompress(bundle.read(segments[number]), segments[number].raw or 0))
-
-    return frame
-
-
-def _files(frame: Callable[[int], bytes], segments: list[Segment]) -> Entries:
+def _files(frame: Callable[[Segment], bytes], segments: list[Segment]) -> Entries:
     """Yield each entry, its place, and a function that reads its content until the next entry is yielded."""
     with progress.bar("link", sum(segment.size for segment in segments)) as advance:
         for number, segment in enumerate(segments):
             advance(segment.size)
             if segment.holds == tarformat.REST:
                 continue
-            data = frame(number)
+            data = frame(segment)
             position = 0
             while position < len(data) and data[position : position + tarformat.BLOCK] != _EMPTY:
                 entry, position = tarformat.decode(data, position)
                 place = ContentPlace(number, position, entry.size)
-                yield entry, place, _reader(frame, segments, *place)
+                yield entry, place, frames.across(frame, segments, *place)
                 position += entry.size + tarformat.padding(entry.size)
 
 
 _EMPTY = bytes(tarformat.BLOCK)
-
-
-def _reader(frame: Callable[[int], bytes], segments: list[Segment], first: int, start: int, length: int) -> ReadAt:
-    """Return a function that reads a file starting at ``start`` in frame ``first``, across frames if necessary."""
-
-    def read_at(offset: int, size: int) -> bytes:
-        size = min(size, length - offset)
-        parts = []
-        number, position = first, start + offset
-        while size > 0:
-            raw = segments[number].raw or 0
-            if position < raw:
-                part = frame(number)[position : position + size]
-                parts.append(part)
-                size -= len(part)
-                position += len(part)
-            position -= raw
-            number += 1
-        return b"".join(parts)
-
-    return read_at
 
 
 def default_folder() -> Path:

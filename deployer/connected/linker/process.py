@@ -7,8 +7,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from deployer.connected.linker import choosers, index, plugins
-from deployer.connected.linker.choosers import Chooser
+from deployer.connected.linker import h5py, index, plugins
 from deployer.connected.linker.index import Index
 from deployer.connected.linker.job_filesystem import LINK, BoundFiles, Files, JobFilesystem
 from deployer.connected.linker.loader import Loader, Missing, Object
@@ -74,8 +73,8 @@ class Process(NamedTuple):
         removed: variables that the wrappers removed, possibly including the launcher's.
         may_import: why it may not import all of its packages; empty if it does.
         may_load: the module of R, Ruby or another language that it may load; empty if none was added.
-        serial: packages that use their serial build, with the start options that cause this; without an option, the
-            file that selects the build is missing.
+        serial: the start options with which h5py uses its serial build; without an option, the file that selects the
+            build is missing; None: it uses its MPI build, or is not imported.
         text: the Python script; empty if it is unknown.
         missing: missing Python modules that make it fail.
         unreadable: Python files that it needs to read but cannot.
@@ -96,7 +95,7 @@ class Process(NamedTuple):
     removed: frozenset[Removed] = frozenset()
     may_import: str = ""
     may_load: str = ""
-    serial: Mapping[Chooser, Sequence[StartOption]] = {}
+    serial: Sequence[StartOption] | None = None
     text: str = ""
     missing: Sequence[MissingModule] = ()
     unreadable: Sequence[Unreadable] = ()
@@ -242,16 +241,16 @@ def start(
     is_python = _is_python(loader)
     python_files = list(_python_files(files, overlays)) if is_python else []
     nvshmem = environment.get(_NVSHMEM_CHOICE, "").upper() in ("MPI", "SHMEM")
-    users, passed_over, serial = [], [], {}
+    users, passed_over = [], []
+    serial: Sequence[StartOption] | None = None
     for group in _groups(python_files, packages, nvshmem):
         families = {path: family_of(facts) for path, facts in group.items()}
         for path in sorted(group):
-            chooser = choosers.of_file(path)
-            if chooser:
-                options = [o for o in plan.containers if not choosers.is_parallel(chooser, environment, o, text)]
-                selects = choosers.selects(chooser, path, view, text)
+            if h5py.is_parallel_build(path):
+                options = [o for o in plan.containers if not h5py.is_parallel(environment, o, text)]
+                selects = h5py.selects(path, view, text)
                 if options or not selects:
-                    serial[chooser] = options if selects else []
+                    serial = options if selects else []
                     continue
             if len(group) > 1 and plan.abi in families.values() and families[path] != plan.abi:
                 passed_over.append(path)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 from deployer.connected.ground.yaml_model import Document, KeyPath, Problem, checked
 from deployer.connected.site_profile.machine import Driver, Fabric, NodeGpus
 from deployer.connected.site_profile.model import Lacking, Mpi, Partition, Profile, SiteFiles, SiteScheduler, age
-from deployer.connected.site_profile.search import CURATED, find, names
+from deployer.connected.site_profile.search import CURATED, find
 from deployer.contract.base import facts as captured
 from deployer.contract.base.errors import IntegrityError, UsageError
 from deployer.contract.base.guess import guess
@@ -23,7 +23,7 @@ from deployer.system import files
 
 __all__ = [
     "CURATED", "Driver", "Fabric", "Lacking", "Mpi", "NodeGpus", "Partition", "Profile", "Resolved",
-    "SiteFiles", "SiteScheduler", "age", "comparable", "curated", "known", "load", "of_host", "resolve", "schema",
+    "SiteFiles", "SiteScheduler", "age", "comparable", "known", "load", "of_host", "resolve", "schema",
 ]  # fmt: skip
 
 _T = TypeVar("_T")
@@ -139,11 +139,6 @@ def schema() -> dict[str, Any]:
 def comparable(profile: Profile) -> dict[str, Any]:
     """Return a profile as a JSON object for ``contract.rules.drift``: each partition with all its facts."""
     return drift.resolved(profile.model_dump(mode="json"))
-
-
-def curated() -> list[str]:
-    """Return the names of the profiles included with deployer."""
-    return list(names(skip_own=True))
 
 
 def known(value: _T | None, profile: Profile, *place: str) -> _T:

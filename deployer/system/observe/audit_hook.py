@@ -30,18 +30,13 @@ FOLDER = "DEPLOYER_REHEARSAL"
 _MOST, _FRAMES, _TEXT, _PATH = 1000, 30, 500, 1000
 #: Additional frames of the program itself to keep below deeper stacks of libraries.
 _FRAMES_OF_PROGRAM = 10
-_PACKAGES = ("-packages/", "/deployer/wheels/", "/deployer/variant/")
-_LIBRARIES = (*_PACKAGES, os.path.dirname(os.__file__) + "/", "<frozen ")
+_LIBRARIES = ("-packages/", "/deployer/wheels/", "/deployer/variant/", os.path.dirname(os.__file__) + "/", "<frozen ")
 #: The source file of pool threads: the stack of such a thread is supplemented with that of the main thread.
 _POOL = "/concurrent/futures/thread.py"
-#: Local variables that show what a library downloads, and where it would put it.
+#: Local variables that show what a library downloads.
 _NAMES = (
-    "url", "fullurl", "method", "origin", "fname", "cache_subdir", "repo_id", "repo_or_dir",
-    "pretrained_model_name_or_path", "dataset_name", "data_id", "info_or_id", "name", "path", "root",
-    "download_target", "cached_file", "fpath",
+    "url", "fullurl", "method", "repo_id", "repo_or_dir", "pretrained_model_name_or_path", "dataset_name", "info_or_id",
 )  # fmt: skip
-#: Common variable names, which count only in functions of packages, even if they are empty.
-_COMMON = ("name", "path")
 #: Kinds of observations that include such variables: what a library wanted to download, or could not keep.
 _WITH_NAMES = ("host", "address", "url", "write")
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
@@ -329,10 +324,6 @@ def _add_names(frame: "FrameType", about: "Dict[str, str]") -> None:
     """Add the local variables of ``_NAMES``. The outermost values, from the user's own call, take precedence."""
     names = frame.f_locals
     for name in _NAMES:
-        if name in _COMMON and name in names:
-            if not _is_in(frame, _PACKAGES):
-                continue
-            about.pop(name, None)
         value = names.get(name)
         if type(value).__name__ == "PosixPath":
             value = str(value)
@@ -380,12 +371,7 @@ def watch(folder: str) -> PythonObserver:
     """Observe this process from now on; observations go to ``folder``."""
     observer = PythonObserver(folder)
     command = " ".join(getattr(sys, "orig_argv", None) or [sys.executable])
-    about = {
-        "pid": str(os.getpid()),
-        "python": sys.version.split()[0],
-        "home": os.environ.get("HOME", "")[:_TEXT],
-        "folder": os.getcwd()[:_TEXT],
-    }
+    about = {"pid": str(os.getpid()), "python": sys.version.split()[0]}
     observer.note("process", "%d %s" % (os.getpid(), command), None, **about)
     if hasattr(sys, "addaudithook"):  # Python 3.8
         sys.addaudithook(observer.hook)

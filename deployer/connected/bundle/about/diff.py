@@ -19,9 +19,8 @@ from deployer.connected.rootfs.entries import shown
 from deployer.contract.base import json_records, records
 from deployer.contract.base.tarformat import TarEntry
 from deployer.contract.bundle import delta, sealed_file
-from deployer.contract.bundle.manifest import HEADER, OURS, PADDING, WHEELS, Manifest, Segment
-from deployer.contract.bundle.sealed_file import Seal
-from deployer.system.trust.verify import opened, read_manifest_block, read_seal
+from deployer.contract.bundle.manifest import OURS, WHEELS
+from deployer.system.trust.verify import begin, opened
 
 _PIP = re.compile(rb"/(?:site|dist)-packages/([^/]+?)-([^/-]+)\.(?:dist|egg)-info/METADATA$")
 
@@ -108,24 +107,18 @@ class _Bundle:
 
     def __init__(self, stream: IO[bytes], path: str) -> None:
         self.stream = stream
-        self.seal: Seal = read_seal(stream, path)
-        self.manifest: Manifest = sealed_file.read_manifest(read_manifest_block(stream, self.seal), self.seal)
-        self._decompress = frames.decompressor(str(self.manifest.codec["name"]))
-        layer = sealed_file.member_segments(self.manifest, sealed_file.layer_member(self.manifest))
-        self._units = units_of(layer)
+        bundle = begin(stream, path, ())
+        self.seal, self.manifest = bundle.seal, bundle.manifest
+        self._frame = frames.reader(self.manifest.codec, bundle.read)
+        self._units = units_of(bundle.layer_segments())
 
     def members(self) -> dict[str, object]:
         """Return the members under deployer/, each with its mode and digests for comparison."""
         members: dict[str, object] = {}
-        content = iter(segment for segment in self.manifest.segments if segment.kind not in (HEADER, PADDING))
+        contents = sealed_file.contents(self.manifest.members, self.manifest.segments)
         for member in self.manifest.members:
-            digests = []
-            left = member.size
-            while left:
-                segment = next(content)
-                left -= segment.size
-                digests.append(segment.sha256)
             if member.name.startswith("deployer"):
+                digests = [segment.sha256 for segment in contents[member.name]]
                 members[shown(member.name.encode("utf-8", "surrogateescape"))] = (member.mode, digests)
         for overlay in self.manifest.overlays:
             members.update(dict.fromkeys(f"{OURS[0]}{overlay.name}/{name}" for name in overlay.wheels))
@@ -163,7 +156,3 @@ class _Bundle:
         for unit in self._units:
             if tuple(segment.sha256 for segment in unit) not in known:
                 yield from entries_of(unit, self._frame)
-
-    def _frame(self, segment: Segment) -> bytes:
-        self.stream.seek(segment.offset)
-        return bytes(self._decompress(self.stream.read(segment.size), segment.raw or 0))

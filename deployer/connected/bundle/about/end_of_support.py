@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from packageurl import PackageURL
 
-from deployer.connected.ground.yaml_model import Model, load_model
+from deployer.connected.ground import own_data
 from deployer.contract.base import json_records
 from deployer.contract.base.text import printable
 
@@ -18,46 +18,20 @@ _TABLE = Path(__file__).with_name("end_of_support.yaml")
 _SILENT = dt.timedelta(days=730)
 
 
-class ReleaseLine(Model):
+class ReleaseLine(NamedTuple):
     """Facts about a release line, with the keys of the YAML file.
 
     Attributes:
+        source: the source of the dates.
         end: the published end of support, None if unpublished.
         last_release: the date of the last release, if no end was published.
-        source: the source of the dates.
         verified: somebody has read the source.
     """
 
+    source: str
     end: dt.date | None = None
     last_release: dt.date | None = None
-    source: str
     verified: bool = True
-
-
-class Product(Model):
-    """A product.
-
-    Attributes:
-        name: the product's name.
-        packages: the names of its packages.
-        lines: its release lines, by version prefix.
-    """
-
-    name: str
-    packages: list[str]
-    lines: dict[str, ReleaseLine]
-
-
-class Table(Model):
-    """The content of end_of_support.yaml.
-
-    Attributes:
-        checked: the day when the sources were read.
-        products: the products.
-    """
-
-    checked: dt.date
-    products: list[Product]
 
 
 class Flag(NamedTuple):
@@ -91,9 +65,9 @@ class Flag(NamedTuple):
 
 
 @cache
-def table() -> Table:
-    """Return the table included with deployer."""
-    return load_model(Table, _TABLE, "a table of ends of support")
+def table() -> Any:
+    """Return the content of end_of_support.yaml."""
+    return own_data.load_yaml(_TABLE)
 
 
 def flags(sbom: Mapping[str, Any], today: dt.date) -> list[Flag]:
@@ -125,14 +99,14 @@ def _lines(component: Mapping[str, Any]) -> Iterator[tuple[str, str, ReleaseLine
         if not component.get("purl"):
             return
         kind = PackageURL.from_string(component["purl"]).type
-    for product in table().products:
-        for pattern in product.packages:
+    for product in table()["products"]:
+        for pattern in product["packages"]:
             match = re.fullmatch(f"(?i:{pattern})", f"{kind}/{component['name']}")
             if match:
                 named = match[1] if match.re.groups else _upstream(version)
-                for name, line in product.lines.items():
+                for name, line in product["lines"].items():
                     if re.match(rf"{re.escape(name)}(?![0-9])", named):
-                        yield product.name, name, line
+                        yield product["name"], name, ReleaseLine(**line)
 
 
 def _distribution(component: Mapping[str, Any]) -> Mapping[str, Any]:

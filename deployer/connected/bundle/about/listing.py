@@ -59,11 +59,7 @@ def files_of(bundle: Verification, wanted: Callable[[TarEntry], int] = lambda _:
     Raises:
         IntegrityError: the layer is damaged.
     """
-    decompress = frames.decompressor(str(bundle.manifest.codec["name"]))
-
-    def frame(segment: Segment) -> bytes:
-        return bytes(decompress(bundle.read(segment), segment.raw or 0))
-
+    frame = frames.reader(bundle.manifest.codec, bundle.read)
     for unit in units_of(bundle.layer_segments()):
         for entry, pieces in entries_of(unit, frame):
             digest, begun, head = hashlib.sha256(), b"", wanted(entry)

@@ -23,7 +23,7 @@ from deployer.connected.site_profile.model import Profile
 from deployer.connected.site_profile.plan import runs_kit
 from deployer.contract.base.errors import IntegrityError, JobFailed, MissingTool, TransferError
 from deployer.contract.bundle.manifest import KIT_PREFIX
-from deployer.contract.elf.machines import HEADER_SIZE, SUPPORTED, X86_64, Processor, of_elf
+from deployer.contract.elf.machines import HEADER_SIZE, SUPPORTED, X86_64, of_elf
 from deployer.contract.site.plan import CHARLIECLOUD_KIT, SQUASHFS, Plan
 from deployer.system import terminal
 
@@ -143,23 +143,15 @@ def members(name: str, machine: str, say: Say) -> dict[str, Path]:
 
 def _check_machine(folder: Path, machine: str, hint: str) -> None:
     """Raise IntegrityError if a program of a part is for another processor."""
-    for path in folder.rglob("*"):
-        own = _architecture(path) if path.is_file() else None
+    for path in filter(Path.is_file, folder.rglob("*")):
+        with path.open("rb") as stream:
+            own = of_elf(stream.read(HEADER_SIZE))
         if own and own.kernel != machine:
             raise IntegrityError(f"the kit's {path.name} is for {own.kernel}, not for {machine}", hint)
 
 
-def _architecture(path: Path) -> Processor | None:
-    with path.open("rb") as stream:
-        return of_elf(stream.read(HEADER_SIZE))
-
-
-def packages(contents: Mapping[str, FileContent]) -> list[Package]:
-    """Return the packages of compiled programs among a bundle's members. They have no package metadata."""
-    return list(_packages(contents))
-
-
-def _packages(contents: Mapping[str, FileContent]) -> Iterator[Package]:
+def packages(contents: Mapping[str, FileContent]) -> Iterator[Package]:
+    """Yield the packages of compiled programs among a bundle's members. They have no package metadata."""
     for part in PARTS.values():
         for program, name in part.programs.items():
             content = contents.get(KIT_PREFIX + program)

@@ -12,15 +12,14 @@ from deployer.contract.base.errors import UsageError
 
 
 class Codec(NamedTuple):
-    """A codec. Its functions process whole frames and are thread-safe.
+    """A codec. ``ground.frames`` decompresses its frames.
 
     Attributes:
         name: zstd or gzip.
         version: the version of the library.
         level: the compression level.
         parameters: other parameters of the library.
-        compress: returns a frame.
-        decompress: returns the content of a frame, given its size. Raises ValueError for a broken frame.
+        compress: returns a frame. It is thread-safe.
     """
 
     name: str
@@ -28,7 +27,6 @@ class Codec(NamedTuple):
     level: int
     parameters: dict[str, int]
     compress: Callable[[bytes], bytes]
-    decompress: Callable[[bytes, int], bytes]
 
     def record(self) -> dict[str, str | int]:
         """Return the parameters for the manifest."""
@@ -44,9 +42,9 @@ def codec(name: str) -> Codec:
     """Return a codec by name: zstd, or gzip for sites without libzstd. Raises UsageError for other names."""
     if name == "zstd":
         version = ".".join(map(str, zstandard.ZSTD_VERSION))
-        return Codec(name, version, _ZSTD_LEVEL, _ZSTD_PARAMETERS, _zstd_compress, _zstd_decompress)
+        return Codec(name, version, _ZSTD_LEVEL, _ZSTD_PARAMETERS, _zstd_compress)
     if name == "gzip":
-        return Codec(name, zlib.ZLIB_RUNTIME_VERSION, _GZIP_LEVEL, {}, _gzip_compress, _gzip_decompress)
+        return Codec(name, zlib.ZLIB_RUNTIME_VERSION, _GZIP_LEVEL, {}, _gzip_compress)
     raise UsageError(f"unknown codec: {name!r}", "use zstd or gzip")
 
 
@@ -66,22 +64,5 @@ def _zstd_compress(raw: bytes) -> bytes:
     return frame
 
 
-def _zstd_decompress(frame: bytes, size: int) -> bytes:
-    if not hasattr(_of_thread, "decompressor"):
-        _of_thread.decompressor = zstandard.ZstdDecompressor()
-    try:
-        raw: bytes = _of_thread.decompressor.decompress(frame, max_output_size=size)
-    except zstandard.ZstdError as error:
-        raise ValueError(str(error)) from error
-    return raw
-
-
 def _gzip_compress(raw: bytes) -> bytes:
     return gzip.compress(raw, _GZIP_LEVEL, mtime=0)
-
-
-def _gzip_decompress(frame: bytes, size: int) -> bytes:
-    try:
-        return zlib.decompress(frame, zlib.MAX_WBITS | 16, size)
-    except zlib.error as error:
-        raise ValueError(str(error)) from error

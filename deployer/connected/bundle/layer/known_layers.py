@@ -26,6 +26,7 @@ import deployer
 from deployer.connected.bundle.layer.codecs import Codec
 from deployer.connected.bundle.layer.compress import Pressed
 from deployer.connected.bundle.layer.framecache import CachedFrame
+from deployer.connected.ground import frames
 from deployer.connected.linker.families import MpiUser
 from deployer.connected.rootfs.entries import FileContent, InMemory
 from deployer.contract.base import tarformat
@@ -247,11 +248,10 @@ def _verified(bundle: IO[bytes], segment: Segment) -> bytes:
 class KnownTree:
     """The root filesystem of a known layer. File contents are read from the bundle in the cache."""
 
-    def __init__(self, known: KnownBundle, decompress: Callable[[bytes, int], bytes]) -> None:
-        self._known, self._bundle = known
-        self._decompress = decompress
+    def __init__(self, known: KnownBundle, codec: Mapping[str, Any]) -> None:
+        self._known, bundle = known
         self._entries = {entry.path: entry for entry in self._known.entries}
-        self._frame = functools.lru_cache(2)(self._read_frame)
+        self._frame = functools.lru_cache(2)(frames.reader(codec, functools.partial(_verified, bundle)))
 
     def entries(self) -> Iterable[TarEntry]:
         """Return the entries in the layer's order."""
@@ -264,7 +264,7 @@ class KnownTree:
 
     def content(self, entry: TarEntry) -> FileContent:
         """Return a file's content. Reading raises DamagedLayer if the bundle in the cache is damaged."""
-        return _InFrames(self, self._starts[entry.path], entry.size) if entry.size else InMemory()
+        return _InFrames(self._frame, self._known, self._starts[entry.path], entry.size) if entry.size else InMemory()
 
     @functools.cached_property  # not `cache`: it would keep every tree of `deploy --watch`
     def _starts(self) -> Mapping[bytes, int]:
@@ -277,30 +277,13 @@ class KnownTree:
             position += entry.size + tarformat.padding(entry.size)
         return starts
 
-    def read(self, start: int, length: int) -> bytes:
-        """Return bytes of the uncompressed layer."""
-        parts = []
-        position = 0
-        for number, segment in enumerate(self._known.segments):
-            raw = segment.raw or 0
-            low, high = max(start - position, 0), min(start + length - position, raw)
-            if low < high:
-                parts.append(self._frame(number)[low:high])
-            position += raw
-        return b"".join(parts)
-
-    def _read_frame(self, number: int) -> bytes:
-        segment = self._known.segments[number]
-        return bytes(self._decompress(_verified(self._bundle, segment), segment.raw or 0))
-
 
 class _InFrames:
     """The content of a file in a known layer."""
 
-    def __init__(self, tree: KnownTree, start: int, size: int) -> None:
+    def __init__(self, frame: Callable[[Segment], bytes], known: KnownLayer, start: int, size: int) -> None:
         self.size = size
-        self._tree = tree
-        self._start = start
+        self._read_at = frames.across(frame, known.segments, 0, start, size)
 
     def read(self, start: int, length: int) -> bytes:
-        return self._tree.read(self._start + start, max(min(length, self.size - start), 0))
+        return self._read_at(start, length)

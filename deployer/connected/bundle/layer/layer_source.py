@@ -219,7 +219,7 @@ class CopiedLayer:
     changed: Mapping[str, Sequence[bytes]] = {}  # only known of layers that were read
 
     def __init__(self, known: KnownBundle, codec: Codec) -> None:
-        self.tree = KnownTree(known, codec.decompress)
+        self.tree = KnownTree(known, codec.record())
         self.config = known.layer.config
         self.architecture = known.layer.architecture
         self._known = known

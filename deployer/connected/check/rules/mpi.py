@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from deployer.connected.check.rules.case import MISSING_FACTS
+from deployer.connected.linker import h5py
 from deployer.connected.linker.loader import BY_PATH, LIBRARY_PATH, RPATH, RUNPATH, Object
 from deployer.connected.linker.process import CXX, FAMILIES, Process
 from deployer.contract.elf.linked_mpi import TEXTS
@@ -191,19 +192,17 @@ def doubled(process: Process) -> Iterator[Finding]:
 
 
 def serial(process: Process) -> Iterator[Finding]:
-    """mpi.serial: a package uses its serial build because its launcher sets none of the variables that it checks."""
-    for chooser, options in process.serial.items():
-        if not options:
-            file, package = chooser.selector
-            text = f"only its build with MPI is in the image; {file[1:]}, which chooses it, is missing"
-            yield Finding("mpi.serial", ERROR, chooser.name, text, f"install {package} as well")
-            continue
-        needed = chooser.feature in process.text
-        launchers = ", ".join(dict.fromkeys(option.launcher for option in options))
-        text = f"it takes its serial build: {launchers} sets none of {', '.join(chooser.variables)}"
-        text += f"; the program asks for {chooser.feature!r}, which only the build with MPI has" if needed else ""
-        remedy = f"set {chooser.always}=1 by ENV in the Dockerfile, or start the program by `env {chooser.always}=1`"
-        yield Finding("mpi.serial", ERROR if needed else NOTE, chooser.name, text, remedy)
+    """mpi.serial: h5py uses its serial build because its launcher sets none of the variables that it checks."""
+    if process.serial:
+        needed = h5py.FEATURE in process.text
+        launchers = ", ".join(dict.fromkeys(option.launcher for option in process.serial))
+        text = f"it takes its serial build: {launchers} sets none of {', '.join(h5py.VARIABLES)}"
+        text += f"; the program asks for {h5py.FEATURE!r}, which only the build with MPI has" if needed else ""
+        remedy = f"set {h5py.ALWAYS}=1 by ENV in the Dockerfile, or start the program by `env {h5py.ALWAYS}=1`"
+        yield Finding("mpi.serial", ERROR if needed else NOTE, h5py.NAME, text, remedy)
+    elif process.serial is not None:
+        text = f"only its build with MPI is in the image; {h5py.CHOOSES[1:]}, which chooses it, is missing"
+        yield Finding("mpi.serial", ERROR, h5py.NAME, text, f"install {h5py.PACKAGE} as well")
 
 
 def _explained(used: Object, mpi: HostMpi | None) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""Rules for runtimes: that one of the plan's start options can start a container on the nodes."""
+"""Rules for runtimes: that one of the plan's start options can start a container on the nodes, and prove its ranks."""
 
 import re
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from deployer.connected.site_profile.plan import mounts_squashfs, needs_namespac
 from deployer.contract.base import version as versions
 from deployer.contract.rules.findings import ERROR, NOTE, Finding
 from deployer.contract.site import runtime_table
-from deployer.contract.site.plan import INSIDE, OPENMPI, SQUASHFS, StartOption
+from deployer.contract.site.plan import INSIDE, NATIVE, OPENMPI, SQUASHFS, StartOption
 
 #: The first version whose --no-mount supports ``bind-paths``.
 _WITHOUT_BIND_PATHS = {"apptainer": "1.2", "singularity": "3.11"}
@@ -117,6 +117,19 @@ def _against(case: Case, option: StartOption) -> Iterator[Finding]:
     if mounts is False:
         text = f"{option.runtime} needs a way to mount SquashFS files, which users of {case.plan.partition} do not have"
         yield Finding("runtime.fuse", ERROR, option.name, text, _REMEDIES["runtime.fuse"] + _OR)
+
+
+def proving(case: Case) -> Iterator[Finding]:
+    """proof.outside: the image has no Python. This is a note: jobs run, but less is proven about them."""
+    contained = any(option.runtime != NATIVE for option in case.plan.start_options)
+    if case.manifest.image.python is None and contained:
+        text = (
+            "the image has no Python: there is no proof before the payload, whose ranks are watched from outside the "
+            "container. They show their MPI library, hosts and CPUs, and what the launcher says of the world's size; "
+            "network provider, thread level and a first MPI_Allreduce are not proven"
+        )
+        remedy = "add python3 to the image for a full proof before the payload"
+        yield Finding("proof.outside", NOTE, case.plan.bundle, text, remedy)
 
 
 def _remedy(code: str, runtime: str, reason: str) -> str:

@@ -1,4 +1,4 @@
-"""Rules for the facts about a site, and whether a plan for it is possible at all."""
+"""Rules for the facts about a site, whether a plan for it is possible at all, and the limits of jobs."""
 
 from collections.abc import Iterator
 
@@ -7,6 +7,7 @@ from deployer.connected.site_profile import profile as profiles
 from deployer.connected.site_profile.profile import Profile
 from deployer.contract.base.errors import DeployerError, Unknown
 from deployer.contract.base.text import counted
+from deployer.contract.bundle import limits
 from deployer.contract.rules.findings import ERROR, NOTE, Finding
 from deployer.contract.rules.verdict import NO_PLAN
 
@@ -37,6 +38,12 @@ def age(case: Case) -> Iterator[Finding]:
         texts += [f"the age of {undated[0]} is unknown"] if undated else []
         remedy = "capture the site again: `python3 deployer.pyz capture --compare PROFILE` shows what has changed"
         yield Finding("profile.age", NOTE, case.plan.site, "; ".join(texts), remedy)
+
+
+def numbers(case: Case) -> Iterator[Finding]:
+    """job.layout, job.memory, queue.nodes, queue.time: a job requests more than its partition or its nodes have."""
+    for job in case.manifest.jobs:
+        yield from limits.of_job(case.plan, job)
 
 
 def no_plan(profile: Profile, error: DeployerError) -> Finding:

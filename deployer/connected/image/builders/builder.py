@@ -127,5 +127,5 @@ class ImageBuild(NamedTuple):
         text = rewritten.portable(source.text)
         if self.builder.mounts:
             text = rewritten.mounting(text, self.mounted.settings, self.mounted.environment)
-        with self.transcript:
+        with self.transcript.shown():
             return self.builder.build(self, source._replace(text=text), Path(scratch))

@@ -1,9 +1,9 @@
 """What a builder prints: the current step, the end of its log, and the reason for a failure."""
 
+import contextlib
 import re
 from collections import deque
-from collections.abc import Callable, Sequence
-from types import TracebackType
+from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn
 
 from tqdm import tqdm
@@ -22,7 +22,7 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
 class Transcript:
-    """Keeps a build's current step and the end of its log. In a ``with`` statement, it shows a progress bar.
+    """Keeps a build's current step and the end of its log.
 
     Args:
         tag: the image's name, for errors.
@@ -45,15 +45,12 @@ class Transcript:
         self._tail: deque[str] = deque(maxlen=TAIL)
         self._bar: tqdm[NoReturn] | None = None
 
-    def __enter__(self) -> "Transcript":
-        self._bar = tqdm(desc=self.part, unit="step", leave=False, disable=not terminal.shows_progress())
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._bar is not None:
-            self._bar.close()
+    @contextlib.contextmanager
+    def shown(self) -> Iterator[None]:
+        """Show a progress bar during a block."""
+        silent = not terminal.shows_progress()
+        with tqdm(desc=self.part, unit="step", leave=False, disable=silent) as self._bar:
+            yield
 
     def for_part(self, what: str, say: Callable[[str], None] | None = None) -> "Transcript":
         """Return a transcript for another image of the same build, with the same log. Its lines begin with its name.

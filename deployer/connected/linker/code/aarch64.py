@@ -106,7 +106,7 @@ _TABLE: tuple[tuple[int, int, str], ...] = (
 
 #: The rows that words with each first byte can match.
 _ROWS = [[row for row in _TABLE if not (row[1] ^ top << 24) & row[0] & 0xFF000000] for top in range(256)]
-BEYOND = tuple(dict.fromkeys(name for _, _, name in _TABLE if name not in ("", _EXCLUSIVE, _NEON)))
+BEYOND: Sequence[str] = tuple(dict.fromkeys(name for _, _, name in _TABLE if name not in ("", _EXCLUSIVE, _NEON)))
 
 #: Text in programs that query the processor, or contain code for several processors; and instructions: reading
 #: ID_AA64ISAR0_EL1 and its like. ``__getauxval`` is called by outline atomics, for themselves only.

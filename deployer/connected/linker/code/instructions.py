@@ -19,27 +19,21 @@ from deployer.contract.elf.machines import AARCH64, X86_64
 
 
 class Decoder(Protocol):
-    """What is known of an architecture: a module."""
+    """What is known of an architecture: a module.
 
-    @property
-    def BEYOND(self) -> Sequence[str]:  # noqa: N802
-        """The instruction sets to search for, by the kernel's names."""
+    Attributes:
+        BEYOND: the instruction sets to search for, by the kernel's names.
+        ASKS: names and text in programs that query the processor, or contain code for several processors.
+        ASKING: instructions that query the processor.
+        IRELATIVE: the relocation that calls a function to choose an address.
+        LEVELS: how many levels of calls are followed from ``main``.
+    """
 
-    @property
-    def ASKS(self) -> re.Pattern[bytes]:  # noqa: N802
-        """Names and text in programs that query the processor, or contain code for several processors."""
-
-    @property
-    def ASKING(self) -> re.Pattern[bytes]:  # noqa: N802
-        """Instructions that query the processor."""
-
-    @property
-    def IRELATIVE(self) -> int:  # noqa: N802
-        """The relocation that calls a function to choose an address."""
-
-    @property
-    def LEVELS(self) -> int:  # noqa: N802
-        """How many levels of calls are followed from ``main``."""
+    BEYOND: Sequence[str]
+    ASKS: re.Pattern[bytes]
+    ASKING: re.Pattern[bytes]
+    IRELATIVE: int
+    LEVELS: int
 
     def counts(self, parts: Sequence[tuple[bytes, int]]) -> Counter[str]:
         """Return the number of instructions of each set in parts of the code, each with its address."""

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from deployer.connected.linker.code.steps import BRANCH, CALL, END, JUMP, POINTER, CodeStep
 
-BEYOND = ("avx", "avx2", "fma", "f16c", "bmi1", "bmi2", "avx512f")
+BEYOND: Sequence[str] = ("avx", "avx2", "fma", "f16c", "bmi1", "bmi2", "avx512f")
 
 #: First bytes of frequent VEX and EVEX instructions. Code without any has about 4 such matches in 64 KiB
 #: by chance.

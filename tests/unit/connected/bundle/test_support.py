@@ -58,11 +58,12 @@ def test_a_line_is_told_once_and_unverified_facts_say_so() -> None:
 
 
 def test_every_fact_has_its_source_and_its_date() -> None:
-    for product in end_of_support.table().products:
-        for line in product.lines.values():
+    table = end_of_support.table()
+    for product in table["products"]:
+        for line in (end_of_support.ReleaseLine(**facts) for facts in product["lines"].values()):
             assert line.source
             assert (line.end is None) != (line.last_release is None)
-            assert line.last_release is None or line.last_release <= end_of_support.table().checked
+            assert line.last_release is None or line.last_release <= table["checked"]
 
 
 def test_a_debian_package_is_supported_as_long_as_its_distribution() -> None:

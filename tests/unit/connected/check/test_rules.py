@@ -21,12 +21,10 @@ from deployer.connected.check.rules import (
     cpu,
     fabric,
     gpu,
-    layout,
     linking,
     mpi,
     places,
     pmi,
-    proof,
     runtimes,
     site,
     space,
@@ -108,7 +106,7 @@ def test_memory_that_ranks_need_is_compared_with_a_node() -> None:
     job = Job("t", ["true"], 1, 4, 1, "00:01:00")
 
     def found(memory: int | None) -> list[Finding]:
-        return list(layout.numbers(case(manifest=manifest_of([])._replace(jobs=[job._replace(memory=memory)]))))
+        return list(site.numbers(case(manifest=manifest_of([])._replace(jobs=[job._replace(memory=memory)]))))
 
     room = PLAN.node.memory_mb
     assert found(None) == found(room // 4) == []
@@ -1006,10 +1004,10 @@ def test_a_place_that_is_a_link_is_none() -> None:
 
 
 def test_what_an_image_without_python_does_not_prove_is_stated_before() -> None:
-    (finding,) = proof.outside(case(manifest=manifest_of([], python=None)))
+    (finding,) = runtimes.proving(case(manifest=manifest_of([], python=None)))
     assert (finding.code, finding.severity) == ("proof.outside", NOTE)
     assert "are not proven" in finding.message
-    assert list(proof.outside(case(manifest=manifest_of([], python="/usr/bin/python3")))) == []
+    assert list(runtimes.proving(case(manifest=manifest_of([], python="/usr/bin/python3")))) == []
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from deployer.cli.laptop.main import main
-from deployer.connected.site_profile import gaps
+from deployer.connected.site_profile import gaps, search
 from deployer.connected.site_profile import profile as profiles
 from deployer.connected.site_profile.plan import make_plan
 from deployer.contract.site.plan import MPICH_ABI
@@ -88,7 +88,7 @@ def test_what_no_line_would_mend_is_said(tmp_path: Path, capsys: pytest.CaptureF
     assert "extends:" not in shown
 
 
-@pytest.mark.parametrize("name", profiles.curated())
+@pytest.mark.parametrize("name", search.names(skip_own=True))
 def test_of_each_curated_profile(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["profile", "validate", name, "--json"]) == 0
     missing = json.loads(capsys.readouterr().out)["missing"][name]

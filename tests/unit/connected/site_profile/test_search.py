@@ -65,7 +65,7 @@ def test_list_has_all_and_a_broken_one_does_not_hide_the_others(
     assert main(["profile", "list", "--all"]) == 0
     said = capsys.readouterr()
     named = {line.split()[0] for line in said.out.splitlines()[1:] if line[0] != " "}
-    assert named == {"mine", *profiles.curated()}
+    assert named == {"mine", *search.names(skip_own=True)}
     assert "site_profiles/mine.yaml" in said.out
     assert "broken.yaml" in said.err
 

@@ -591,8 +591,8 @@ def test_a_path_of_an_observation_is_not_changed():
 
 def test_mirrors_are_one_finding():
     found = judge(
-        seen("host", "yann.example", 1.0, TORCHVISION, root="data", **{"class": "MNIST"}),
-        seen("host", "mirror.example", 2.0, TORCHVISION, root="data", **{"class": "MNIST"}),
+        seen("host", "yann.example", 1.0, TORCHVISION, **{"class": "MNIST"}),
+        seen("host", "mirror.example", 2.0, TORCHVISION, **{"class": "MNIST"}),
         seen("uncaught", "RuntimeError: Error downloading x.gz", 3.0, TORCHVISION[1:]),
     )
     assert brief(found) == [("rehearse.network", ERROR, "mirror.example", True)]
@@ -601,7 +601,7 @@ def test_mirrors_are_one_finding():
 
 def test_a_library_that_finds_no_files_gets_the_same_remedy():
     end = "RuntimeError: Dataset not found. You can use download=True to download it"
-    (found,) = judge(seen("uncaught", end, 2.0, TORCHVISION[1:], **{"class": "FashionMNIST", "root": "data"}))
+    (found,) = judge(seen("uncaught", end, 2.0, TORCHVISION[1:], **{"class": "FashionMNIST"}))
     assert brief([found]) == [("rehearse.missing", ERROR, "train.py", True)]
     assert "`fetch:` in the definition" in found.finding.remedy
 
@@ -630,12 +630,11 @@ def test_a_relative_path_of_the_exception_is_what_another_observer_saw():
 
 
 def test_ranks_that_want_different_files_have_a_finding_each():
-    begun = [Observation("process", "1", 0.0, (), {"home": HOME}, process) for process in ("n1-1", "n2-1")]
+    begun = [Observation("process", "1", 0.0, (), {}, process) for process in ("n1-1", "n2-1")]
     asked = []
     for rank, process in enumerate(("n1-1", "n2-1")):
         url = "https://storage.example/mnist-%d.npz" % rank
-        place = "%s/.keras/datasets/mnist-%d.npz" % (HOME, rank)
-        about = {"origin": url, "download_target": place}
+        about = {"origin": url}
         asked.append(Observation("url", url, 1.0 + rank, KERAS, about, process))
         asked.append(Observation("host", "storage.example", 1.1 + rank, KERAS, about, process))
     found = judge(*begun, *asked, ending=DONE)
@@ -655,7 +654,7 @@ def test_two_observers_of_one_missing_file_are_one_finding():
     "path", ["keras/utils.py", "nltk/x.py", "torch/hub.py", "huggingface_hub/x.py", "sklearn/datasets/x.py", "own.py"]
 )
 def test_no_text_of_the_payload_becomes_a_command(path):
-    keys = ("fname", "repo_id", "repo_or_dir", "name", "info_or_id", "download_target", "root", "origin", "url")
+    keys = ("fname", "repo_id", "repo_or_dir", "name", "info_or_id", "origin", "url")
     for name in ("x; rm -rf ~", "../../x", "$(x)", "`x`", "x\ny", "a'b", "x" * 400, "https://h.example/$(x)"):
         for key in keys:
             (found,) = judge(seen("host", "h.example", 1.0, library(path), **{key: name}), ending=DONE)

@@ -22,9 +22,9 @@ def pooled(dataset_name):
 
 pooled("mnist")
 
-def load(origin, root=pathlib.Path("data")):
+def load(url, repo_or_dir=pathlib.Path("data")):
     try:
-        urllib.request.urlopen(origin, timeout=1)
+        urllib.request.urlopen(url, timeout=1)
     except OSError as error:
         print(type(error).__name__)
 
@@ -130,7 +130,7 @@ def test_what_a_program_reaches_for(place):
     pooled = by_what["pool.invalid"]
     assert [frame.function for frame in pooled.stack][-2:] == ["pooled", "<module>"]
     assert pooled.about["dataset_name"] == "mnist"
-    assert (asked.about["origin"], asked.about["root"]) == ("http://data.invalid/mnist.npz", "data")
+    assert (asked.about["url"], asked.about["repo_or_dir"]) == ("http://data.invalid/mnist.npz", "data")
     assert by_what["libnothing.so"].kind == "library"
     end = by_what["RuntimeError: the end"]
     assert end.about["after"] == "IndexError: list index out of range"
@@ -139,24 +139,22 @@ def test_what_a_program_reaches_for(place):
         "yes",
     )
     assert len({item.process for item in found}) == 3  # the program, its child, and the Python that it started
-    (begun,) = [item for item in found if item.kind == "process" and item.process == asked.process]
-    assert (begun.about["home"], begun.about["folder"]) == (str(place), work)
 
 
 LIBRARY = """\
 import http.client, socket, urllib.request
 
-def load(path, name=None, depth=45):
+def load(repo_id, depth=45):
     if depth:
-        return inner(name, depth)
+        return inner(depth)
     try:
         urllib.request.urlopen("http://up.invalid/x", data=b"x", timeout=1)
     except OSError:
         socket.gethostbyname("deep.invalid")
 
-def inner(name, depth):
-    path = "its own"
-    return load("a/b", name, depth - 1)
+def inner(depth):
+    repo_id = "its own"
+    return load("a/b", depth - 1)
 """
 
 
@@ -173,7 +171,7 @@ def test_the_programs_line_is_kept_below_many_frames_of_a_library(place):
     for what in ("deep.invalid", "http://up.invalid/x", "gaierror"):
         item = next(each for name, each in by_what.items() if name.startswith(what))
         assert str(rehearsal.user_frame(item.stack)).endswith("program.py:6 in main")
-        assert (item.about["path"], item.about.get("name")) == ("c/d", None)
+        assert item.about["repo_id"] == "c/d"
     assert by_what["http://up.invalid/x"].about["method"] == "POST"
 
 

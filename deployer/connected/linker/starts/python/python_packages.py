@@ -114,7 +114,7 @@ class _Search:
         self.possible: dict[str, None] = {}
         self._done: set[tuple[str, bool]] = set()
         self._bytes = 0
-        self._search = python_path.of_python(runs, view)
+        self._search = python_path.Places(runs, view).found()
         self._path = list(self._search.folders)
         self._changed = False
         self._sure = True  # whether the code being read always runs

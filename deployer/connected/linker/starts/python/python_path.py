@@ -65,11 +65,6 @@ class SearchPath(NamedTuple):
     minor: int = 0
 
 
-def of_python(runs: Runs, view: JobFilesystem) -> SearchPath:
-    """Return where a Python searches for modules."""
-    return _Places(runs, view).found()
-
-
 #: Library modules of 3.6 to 3.14 that are compiled in or frozen, and so may have no file of their own. The laptop's
 #: Python cannot show this: Debian packages parts of the library separately, and its missing modules are not built in.
 _WITHOUT_FILE = frozenset([
@@ -85,7 +80,9 @@ def may_be_built_in(name: str) -> bool:
     return name.startswith("_") or name in _WITHOUT_FILE
 
 
-class _Places:
+class Places:
+    """Finds where a Python searches for modules."""
+
     def __init__(self, runs: Runs, view: JobFilesystem) -> None:
         self._runs = runs
         self._view = view
@@ -94,7 +91,7 @@ class _Places:
         self._unknown: dict[str, None] = {}
 
     def found(self) -> SearchPath:
-        """Return the result."""
+        """Return where it searches."""
         script, path = self._runs.script or "", self._runs.path
         if script.startswith("-"):  # -c or -m
             self._working_folder()

@@ -480,7 +480,7 @@ def test_a_tree_that_was_read_is_forgotten_with_its_pack() -> None:
     """`deploy --watch` packs again and again in one process."""
     entry = TarEntry(b"0", b"bin/true", 0o755, 4, b"")
     layer = cast("KnownLayer", SimpleNamespace(entries=[entry], segments=[]))
-    tree = KnownTree(KnownBundle(layer, io.BytesIO()), lambda data, _: data)
+    tree = KnownTree(KnownBundle(layer, io.BytesIO()), {"name": "zstd"})
     assert tree.content(entry).size == 4
     known = weakref.ref(tree)
     del tree

@@ -5,11 +5,11 @@ import re
 import pytest
 
 from deployer.cli.laptop import main as laptop
-from deployer.cli.laptop.handbook import handbook
 from deployer.connected.image.definition import definition
 from deployer.connected.image.definition.reference import Schema, table
 from deployer.connected.site_profile import profile
 from deployer.system.tool import documents
+from scripts.handbook import handbook
 
 #: A key, its type, what it means.
 _ROW = re.compile(r"\| `(\S+)` \| (.*?): (\S.*) \| .*\|$")
