@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -446,6 +446,41 @@ class Remote:
         if not begun and status != EXIT_INTERRUPTED:
             raise self._not_begun("")
         return Attended(status, job, number)
+
+    def hold(self, words: Sequence[str], caller: Sequence[str]) -> process.HeldProcess:
+        """Start a command of the site's deployer that lives while this process, or the returned one's ``end``."""
+        script = shlex.join(["env", f"{dialogue.CALLER}={quoted(caller)}", *self._site_argv(words)])
+        return process.HeldProcess(self._ssh(["sh", "-c", f"{_NEW_LINE}; exec {script}"]), self._env)
+
+    def on_terminal(self, words: Sequence[str], caller: Sequence[str]) -> int:
+        """Run a command of the site's deployer on a terminal there, as after a login, and return its exit status."""
+        script = ["env", f"{dialogue.CALLER}={quoted(caller)}", *self._site_argv(words)]
+        login = for_any_login_shell(["bash", "-l", "-c", "exec " + shlex.join(script)])
+        return process.attach(["ssh", "-t", *self.options, self.host, login], self._env)
+
+    @contextlib.contextmanager
+    def tunnel(self, port: int, address: str, there: int) -> Iterator[None]:
+        """Forward a port of this machine, for its own users, to a port of a node while the block runs.
+
+        Raises:
+            TransferError: ssh does not forward it.
+        """
+        words = ["-L", f"127.0.0.1:{port}:{address}:{there}", self.host]
+        if not self.multiplexes:
+            argv = ["ssh", *self.options, "-N", "-o", "ExitOnForwardFailure=yes", *words]
+            alone = process.Background(argv, self._env, f"{self._folder.name}/tunnel.log")
+            try:
+                yield
+            finally:
+                alone.stop()
+            return
+        done = process.run(["ssh", *self.options, "-O", "forward", *words], 20, self._env, check=False)
+        if done.returncode:
+            raise TransferError(f"ssh cannot forward port {port}: {done.last_words()}", "choose another with --port")
+        try:
+            yield
+        finally:  # the connection may be the user's own, which stays
+            process.run(["ssh", *self.options, "-O", "cancel", *words], 20, self._env, check=False)
 
     def fetch(self, path: str, limit: int) -> bytes:
         """Return the content of a file on the site.
