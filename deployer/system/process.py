@@ -542,7 +542,7 @@ class HeldProcess:
     """
 
     def __init__(self, argv: Sequence[str], env: Mapping[str, str]) -> None:
-        self._process = _started(argv, env, reads=True, stderr=None, bufsize=0)
+        self._process = _started(argv, env, reads=True, stderr=None)
         self.pid = self._process.pid
 
     def line(self, timeout: float) -> str:
@@ -553,26 +553,16 @@ class HeldProcess:
             selector.register(self._process.stdout, selectors.EVENT_READ)
             return _text(self._process.stdout.readline()).strip() if selector.select(timeout) else ""
 
-    def lines(self, pause: float) -> Iterator[str]:
-        """Yield each line until it closes its output, and an empty text after ``pause`` seconds without a line."""
-        while True:
-            data = b"\n"
-            if self._process.stdout and select.select([self._process.stdout], [], [], pause)[0]:
-                data = self._process.stdout.readline()
-            if not data:
-                return
-            yield _text(data).strip()
-
-    def end(self, patience: float = 10.0) -> int:
-        """Close its input, and return its status; kill it if it does not end within ``patience`` seconds."""
+    def end(self, patience: float = 10.0) -> None:
+        """Close its input; kill it if it does not end within ``patience`` seconds."""
         for stream in (self._process.stdin, self._process.stdout):
             if stream:
                 stream.close()
         try:
-            return self._process.wait(patience)
+            self._process.wait(patience)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            return self._process.wait()
+            self._process.wait()
 
 
 def replace(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deployer.cli.laptop import notebook, settings
+from deployer.cli.laptop import settings
 from deployer.cli.site import common, doctor
 from deployer.connected.ground import user_settings
 from deployer.contract.base.errors import EXIT_INTERRUPTED, DeployerError
@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 #: The commands that run on the site, and the modules of ``cli.site`` with their parsers, which are slow to import.
 _COMMANDS = {
     **dict.fromkeys(("run", "jobs", "status", "logs", "cancel", "notebook", "shell"), "jobs"),
-    "doctor": "doctor", "squash": "installs",
-    **dict.fromkeys(("list", "remove", "gc"), "images"),
+    "doctor": "doctor", "squash": "installs", **dict.fromkeys(("list", "remove", "gc"), "images"),
 }  # fmt: skip
 #: Options of `run` that do not change the job.
 _OF_THIS_SIDE = ("--wait", "--json", "-q", "--quiet")
@@ -46,8 +45,6 @@ def add_parsers(subparsers: Any) -> None:
     for name in _COMMANDS:
         command = subparsers.choices[name] = theirs.choices[name]
         add_site(command.add_argument_group("the site"))
-        if name == "notebook":
-            notebook.add_port(command)
         command.set_defaults(run=_forward)
 
 
@@ -70,7 +67,6 @@ def _forward(args: argparse.Namespace) -> int:
         foresight.of_run(args, profile)
     ours = common.Parser(add_help=False)
     add_site(ours)
-    notebook.add_port(ours)
     behind = args.words[args.words.index(args.command) + 1 :]
     words = [args.command, *map(str, ours.parse_known_args(behind)[1])]  # without the laptop's options
     report = args.command == "doctor" and doctor.new_file(args)
@@ -85,9 +81,11 @@ def _forward(args: argparse.Namespace) -> int:
         if args.command == "run" and not args.dry_run:
             return _submit(args, remote, profile.name, words)
         if args.command == "notebook":
-            return notebook.show(args, remote, words, site_options(args))
+            from deployer.cli.laptop import notebook
+
+            return notebook.show(remote, words, site_options(args), args.port)
         if args.command == "shell":
-            return remote.on_terminal([*words, "--job"], site_options(args))
+            return remote.on_terminal([*words, "--in-job"])
         # doctor checks what a job would find, and jobs start as after a login.
         attach = functools.partial(remote.attach, caller=site_options(args), login=args.command == "doctor")
         return (_with_report(args, remote, words, attach) if report else attach(words)).status

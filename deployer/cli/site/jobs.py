@@ -4,7 +4,6 @@ For job.sh's commands, see ``steps``.
 """
 
 import argparse
-import json
 import os
 import sys
 import time
@@ -62,17 +61,13 @@ def add_parsers(subparsers: Any) -> None:
     parser.epilog += "--rehearse 0 for RUN and WARN, 3 for REFUSE"
     parser.set_defaults(after_dashes="the command and its arguments")
     parser = _add_starting(subparsers, "shell", _shell)
-    common.flag(parser, "--job", "start it on a node, in a job of its own that ends with it")
-    _add_limits(parser.add_argument_group("the job, with --job"))
+    common.flag(parser, "--in-job", "start it on a node, in a job of its own that ends with it")
+    _add_limits(parser.add_argument_group("the job, with --in-job"))
 
-    text = "open JupyterLab of an image in a job, in your browser; the job ends with this command"
-    parser = common.add_store_command(subparsers, "notebook", _notebook, text, has_record=False)
-    common.add(parser, "image", REFERENCE, "an installed image")
-    common.add(parser, "--plan", "SITE", "use this plan, if the bundle has several")
-    text = "end it after this time without activity (default: %(default)s)"
-    common.add(parser, "--idle", "TIME", text, type=check_time, default="30m")
+    parser = _add_starting(subparsers, "notebook", _notebook)
+    common.add(parser, "--idle", "TIME", "end it when idle (default: %(default)s)", type=check_time, default="30m")
+    common.add(parser, "--port", "PORT", "the laptop's, for the browser (default: %(default)s)", type=int, default=8888)
     _add_limits(parser)
-    _add_container(parser)
 
     common.add_store_command(subparsers, "jobs", _jobs)
     job, last, only = "its name or the scheduler's id (default: %s)", "the last", "the active one, if there is only one"
@@ -274,25 +269,18 @@ def _shell(args: argparse.Namespace) -> None:
     from deployer.site.run import exec as execs
 
     store = locate(args.root)
-    if not args.job:
+    if not args.in_job:
         execs.shell(store, _exec_request(args))
     from deployer.site.notebook import notebook
 
-    wanted = request(args)._replace(job=None)
-    words = [sys.executable, store.tool, "shell", wanted.image, *(["--plan", args.plan] if args.plan else [])]
-    words += [f"--{name}={value}" for name in ("bind", "env") for value in getattr(args, name)]
-    words += [f"--{name}={getattr(args, name)}" for name in ("home", "runtime") if getattr(args, name)]
-    notebook.interactive(store, wanted, words + ["--user-site"] * args.user_site)
+    words = [word for word in args.words if word != "--in-job"]
+    notebook.interactive(store, request(args), [sys.executable, store.tool, *words])
 
 
 def _notebook(args: argparse.Namespace) -> None:
     from deployer.site.notebook import notebook
 
-    def tell(record: Any) -> None:
-        terminal.show(ANSWER + json.dumps(record))
-        sys.stdout.flush()
-
-    notebook.hold(locate(args.root), request(args), seconds(args.idle), tell)
+    notebook.hold(locate(args.root), request(args), seconds(args.idle), _tell)
 
 
 def _exec_request(args: argparse.Namespace) -> "ExecRequest":

@@ -84,10 +84,7 @@ def add_parsers(subparsers: Any) -> None:
     common.add(parser, "--reader", "N", text, type=int, default=0)
     parser.set_defaults(run=_stage)
     parser = add("jupyter", description="Called by the job of a notebook: run Jupyter in the container.")
-    parser.add_argument("program")
-    parser.add_argument("--idle", type=int, required=True)
-    common.repeated(parser, "--login", "INTERFACE,ADDRESS,PREFIX", "an address of the login node")
-    parser.set_defaults(run=_jupyter)
+    parser.set_defaults(run=lambda _: importlib.import_module("deployer.site.notebook.jupyter").serve())
 
 
 def _probe(args: argparse.Namespace) -> None:
@@ -131,16 +128,6 @@ def _stage(args: argparse.Namespace) -> int:
 
     mount, reader = args.rest[args.reader :], args.rest[: args.reader]
     return stage.stage(common.from_options(stage.StageRequest, args, mount=mount, reader=reader))
-
-
-def _jupyter(args: argparse.Namespace) -> int:
-    from deployer.contract.site.network import NodeAddress
-    from deployer.site.notebook import jupyter
-
-    words = [word.rsplit(",", 2) for word in args.login]
-    return jupyter.serve(
-        args.program, args.idle, [NodeAddress(name, address, int(bits)) for name, address, bits in words]
-    )
 
 
 def _result(args: argparse.Namespace) -> Optional[int]:

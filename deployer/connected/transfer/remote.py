@@ -394,6 +394,7 @@ class Remote:
         login: bool = False,
         recorded: bool = False,
         reported: Callable[[], None] | None = None,
+        heard: Callable[[bytes], bool] | None = None,
     ) -> Attended:
         """Run a command of the site's deployer on this terminal and return its outcome.
 
@@ -402,6 +403,7 @@ class Remote:
             login: as in ``site``.
             recorded: the same command again finds the job that this one submits.
             reported: called when the site has reported the job.
+            heard: receives each line of the command's output and returns whether to keep it from the terminal.
 
         Raises:
             TransferError: the connection broke. The submitted job continues.
@@ -431,7 +433,7 @@ class Remote:
         # Only `run` announces a job. Other commands may print anything, and much of it.
         announces = words[0] == "run" and "--dry-run" not in words
         argv, mark = self._ssh(["sh", "-c", script]), f"{_BEGUN}\n".encode()
-        listener = hear if announces else None
+        listener = hear if announces else heard
         status = process.attach(argv, self._env, listener, after=mark, begun=lambda: begun.append(True))
         if status == 255:
             message, hint = f"the connection to {self.host} broke", "try again"
@@ -447,33 +449,19 @@ class Remote:
             raise self._not_begun("")
         return Attended(status, job, number)
 
-    def hold(self, words: Sequence[str], caller: Sequence[str]) -> process.HeldProcess:
-        """Start a command of the site's deployer that lives while this process, or the returned one's ``end``."""
-        script = shlex.join(["env", f"{dialogue.CALLER}={quoted(caller)}", *self._site_argv(words)])
-        return process.HeldProcess(self._ssh(["sh", "-c", f"{_NEW_LINE}; exec {script}"]), self._env)
-
-    def on_terminal(self, words: Sequence[str], caller: Sequence[str]) -> int:
+    def on_terminal(self, words: Sequence[str]) -> int:
         """Run a command of the site's deployer on a terminal there, as after a login, and return its exit status."""
-        script = ["env", f"{dialogue.CALLER}={quoted(caller)}", *self._site_argv(words)]
-        login = for_any_login_shell(["bash", "-l", "-c", "exec " + shlex.join(script)])
+        login = for_any_login_shell(["bash", "-l", "-c", "exec " + shlex.join(self._site_argv(words))])
         return process.attach(["ssh", "-t", *self.options, self.host, login], self._env)
 
     @contextlib.contextmanager
-    def tunnel(self, port: int, address: str, there: int) -> Iterator[None]:
+    def tunnel(self, port: int, address: str, there: str) -> Iterator[None]:
         """Forward a port of this machine, for its own users, to a port of a node while the block runs.
 
         Raises:
             TransferError: ssh does not forward it.
         """
         words = ["-L", f"127.0.0.1:{port}:{address}:{there}", self.host]
-        if not self.multiplexes:
-            argv = ["ssh", *self.options, "-N", "-o", "ExitOnForwardFailure=yes", *words]
-            alone = process.Background(argv, self._env, f"{self._folder.name}/tunnel.log")
-            try:
-                yield
-            finally:
-                alone.stop()
-            return
         done = process.run(["ssh", *self.options, "-O", "forward", *words], 20, self._env, check=False)
         if done.returncode:
             raise TransferError(f"ssh cannot forward port {port}: {done.last_words()}", "choose another with --port")

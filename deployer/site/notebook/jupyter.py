@@ -10,15 +10,12 @@ import glob
 import json
 import os
 import signal
-import socket
 import sys
 import time
-from contextlib import suppress
-from typing import Dict, Optional, Sequence
+from contextlib import ExitStack, suppress
+from typing import Optional
 
-from deployer.contract.base import json_records
-from deployer.contract.base.errors import JobFailed, Refused
-from deployer.contract.base.json_records import Record
+from deployer.contract.base.errors import JobFailed
 from deployer.contract.site import network, plan
 from deployer.contract.site.network import LOOPBACK_ADDRESS, NodeAddress
 from deployer.site.container import home, node_folder
@@ -26,118 +23,91 @@ from deployer.site.rank import interfaces
 from deployer.system import afterwards, files, process
 
 #: The private folder in the job's folder, where new notebooks are made; and its files.
-NAME, SERVER, LOG = "notebook", "server.json", "jupyter.log"
+NAME, REQUEST, SERVER, LOG = "notebook", "request.json", "server", "jupyter.log"
 _FOLDER = f"{plan.JOB}/{NAME}"
-#: Seconds for Jupyter's start, from a slow file system, and between two looks.
-_PATIENCE, _PAUSE = 300.0, 0.2
+#: Seconds between two looks at Jupyter's start, and between its own looks for what is idle.
+_PAUSE, _OFTEN = 0.2, 15
+#: Jupyter's configuration, which overrides the image's own: an open page asks for news, even if nobody is there, so
+#: only kernels and terminals count as activity.
+_CONFIG = """\
+import jupyter_server.base.handlers, traitlets.config
+jupyter_server.base.handlers.APIHandler._track_activity = False
+c.update(traitlets.config.Config(%r))
+"""
 
 
-def address(login: Sequence[NodeAddress]) -> str:
-    """Return this node's address for the login node with these addresses. Raises Refused if there is none."""
-    own = interfaces.addresses()
-    if {item.address for item in own} == {item.address for item in login}:
-        return LOOPBACK_ADDRESS  # the same machine
-    shared = network.common("node", {"node": own, "login": login})
-    if shared:
-        return shared.address
-    try:
-        named = socket.gethostbyname(socket.gethostname())
-    except OSError:
-        named = LOOPBACK_ADDRESS
-    if named.startswith("127.") or named not in [item.address for item in own]:
-        raise Refused("this node shares no network with the login node", "ask the site how to reach a node's port")
-    return named
-
-
-def config(at: str, port: int, token: str, idle: int) -> Record:
-    """Return Jupyter's configuration, which overrides the image's own.
+def config(at: str, port: int, token: str, idle: int) -> str:
+    """Return Jupyter's configuration.
 
     Args:
         at: the address to listen on.
-        idle: seconds without activity after which kernels, terminals and then Jupyter end.
+        idle: seconds without activity after which kernels and terminals end, and then Jupyter.
     """
-    often = max(1, min(60, idle // 4))
     server = {"ip": at, "port": port, "allow_remote_access": False, "allow_root": True, "open_browser": False}
-    server.update(root_dir="/", preferred_dir=_FOLDER, shutdown_no_activity_timeout=idle, password="")
-    culled = {"cull_idle_timeout": idle, "cull_interval": often, "cull_connected": True}
-    return {
+    server.update(base_url="/", root_dir="/", preferred_dir=_FOLDER, password="", shutdown_no_activity_timeout=idle)
+    return _CONFIG % {
         "ServerApp": {**server, "token": token},  # Jupyter Server 1 reads it here, 2 below
         "IdentityProvider": {"token": token},
         "PasswordIdentityProvider": {"hashed_password": ""},
         "KernelManager": {"transport": "ipc"},
-        "MappingKernelManager": culled,
-        "TerminalManager": {"cull_inactive_timeout": idle, "cull_interval": often},
+        "MappingKernelManager": {"cull_idle_timeout": idle, "cull_interval": _OFTEN, "cull_connected": True},
+        "TerminalManager": {"cull_inactive_timeout": idle, "cull_interval": _OFTEN},
     }
 
 
-def serve(program: str, idle: int, login: Sequence[NodeAddress]) -> int:
+def serve() -> int:
     """Run Jupyter until it ends, and return its exit status.
 
-    Args:
-        program: one of Jupyter's programs in the image.
-        idle: as in ``config``.
-        login: the addresses of the login node.
+    The request has its program, the addresses of the login node, and ``idle`` as for ``config``.
 
     Raises:
         JobFailed: Jupyter did not start, or does not require the token.
-        Refused: the login node cannot reach this node.
     """
     os.umask(0o077)
-    at, port, token = address(login), interfaces.free_port() or 0, os.urandom(24).hex()
+    request, token, pid = json.loads(files.read_text(f"{_FOLDER}/{REQUEST}")), os.urandom(24).hex(), os.getpid()
+    program, idle, login = request["program"], request["idle"], [NodeAddress(*each) for each in request["login"]]
+    # If they share no network, the login node may be this machine.
+    shared = network.common("node", {"node": interfaces.addresses(), "login": login})
+    at = shared.address if shared else LOOPBACK_ADDRESS
     # Short, for the names of sockets; and with the owner, so that the next home removes what a killed job left.
-    pid = os.getpid()
     private = "%s%d-%s-%d.%s" % (home.BEGIN, os.getuid(), os.urandom(3).hex(), pid, afterwards.began(pid))
     node_folder.make(private, "Jupyter needs a private folder there")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    try:
-        files.write_text(f"{private}/config.json", json_records.pretty(config(at, port, token, idle)), 0o600)
-        server = process.Background([program, f"--config={private}/config.json"], _environment(private), _log())
-        try:
-            return _follow(server, program, private, token, at)
-        finally:
-            server.stop()
-    finally:
-        files.remove_tree(private)
-        _forget(os.path.join(_FOLDER, SERVER))
+    with ExitStack() as cleanup:
+        cleanup.callback(files.remove_tree, private)
+        cleanup.callback(_forget)
+        files.write_text(f"{private}/config.py", config(at, interfaces.free_port() or 0, token, idle), 0o600)
+        environment = {**os.environ, "JUPYTER_RUNTIME_DIR": private}
+        server = process.Background([program, f"--config={private}/config.py"], environment, f"{_FOLDER}/{LOG}")
+        cleanup.callback(server.stop)
+        return _follow(server, private, "lab" if program.endswith("lab") else "tree", token)
 
 
-def _log() -> str:
-    return os.path.join(_FOLDER, LOG)
+def _forget() -> None:
+    with suppress(FileNotFoundError):  # usually the login node has read it
+        os.unlink(f"{_FOLDER}/{SERVER}")
 
 
-def _environment(private: str) -> Dict[str, str]:
-    return {**os.environ, "JUPYTER_RUNTIME_DIR": private}
-
-
-def _follow(server: process.Background, program: str, private: str, token: str, at: str) -> int:
-    """Write where Jupyter listens, and wait for its end."""
-    until: Optional[float] = time.monotonic() + _PATIENCE
+def _follow(server: process.Background, private: str, page: str, token: str) -> int:
+    """Write where Jupyter listens, and wait until it ends."""
+    known = None
     while server.poll() is None:
-        known = _listening(private) if until else None
-        if known:
-            if known.get("token") != token:
-                raise JobFailed("Jupyter does not require the token", "remove the identity provider from the image")
-            record = {"address": at, "port": known["port"], "token": token}
-            record["page"] = "lab" if program.endswith("lab") else "tree"
-            files.write_text(os.path.join(_FOLDER, SERVER), json_records.pretty(record), 0o600)
-            until = None
-        if until and time.monotonic() > until:
-            raise JobFailed("Jupyter did not start within %d s" % _PATIENCE, f"see {_log()}")
         time.sleep(_PAUSE)
-    if until:
-        raise JobFailed("Jupyter ended at its start: " + server.output().strip().rpartition("\n")[2], f"see {_log()}")
+        known = known or _listening(private, page, token)
+    if known is None:
+        last = server.output().strip().rpartition("\n")[2]
+        raise JobFailed(f"Jupyter did not start: {last}", f"see {NAME}/{LOG} in the job's folder")
     return server.poll() or 0
 
 
-def _listening(private: str) -> Optional[Record]:
-    """Return Jupyter's own record, which it writes when it listens: another user may have taken the port before."""
+def _listening(private: str, page: str, token: str) -> Optional[str]:
+    """Write and return where Jupyter listens, from its own record: another user may have taken the port before."""
     for path in glob.glob(f"{private}/jpserver-*.json"):
         with suppress(ValueError):  # it is being written
-            record: Record = json.loads(files.read_text(path))
-            return record
+            known = json.loads(files.read_text(path))
+            if known["token"] != token:
+                raise JobFailed("Jupyter does not require the token", "remove the identity provider from the image")
+            line = "{hostname} {port} {page} {token}".format(page=page, **known)
+            files.write_text(f"{_FOLDER}/{SERVER}", line, 0o600)
+            return line
     return None
-
-
-def _forget(path: str) -> None:
-    with suppress(FileNotFoundError):  # the login node has read it
-        os.unlink(path)
