@@ -7,6 +7,7 @@ import os
 import socket
 import struct
 import uuid
+from contextlib import closing
 from typing import Any
 
 
@@ -18,22 +19,21 @@ class Jupyter:
 
     def ask(self, method: str, path: str, **headers: str) -> tuple[int, Any]:
         """Return the status and the answer of a request."""
-        line = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
-        line.request(method, path, headers={**self.headers, **headers})
-        answer = line.getresponse()
-        text = answer.read()
+        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)) as line:
+            line.request(method, path, headers={**self.headers, **headers})
+            answer = line.getresponse()
+            text = answer.read()
         return answer.status, json.loads(text) if "json" in answer.headers.get("Content-Type", "") else text
 
     def run(self, code: str) -> str:
         """Run a cell in a new kernel and return what it printed."""
         kernel = self.ask("POST", "/api/kernels")[1]["id"]
-        with socket.create_connection(("127.0.0.1", self.port), 60) as line:
+        with socket.create_connection(("127.0.0.1", self.port), 60) as line, line.makefile("rb") as stream:
             key = base64.b64encode(os.urandom(16)).decode()
             more = {**self.headers, "Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Version": "13"}
             lines = [f"GET /api/kernels/{kernel}/channels HTTP/1.1", f"Sec-WebSocket-Key: {key}"]
             lines += [f"{name}: {value}" for name, value in more.items()]
             line.sendall("\r\n".join([*lines, "", ""]).encode())
-            stream = line.makefile("rb")
             while stream.readline().strip():
                 pass
             header = {"msg_id": uuid.uuid4().hex, "msg_type": "execute_request", "session": "s", "username": "u"}

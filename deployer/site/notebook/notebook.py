@@ -33,8 +33,6 @@ from deployer.system import files, process, terminal
 
 #: What an image may have, the best first.
 _PROGRAMS = ("jupyter-lab", "jupyter-notebook", "jupyter-server")
-#: The default limit and threads of the job.
-_TIME, _THREADS = "01:00:00", 4
 #: Directives of a batch script that `salloc` does not know.
 _OF_BATCH = ("--output", "--no-requeue")
 #: Seconds between two looks at the job's folder.
@@ -81,8 +79,9 @@ def _found(store: Store, request: RunRequest) -> Tuple[str, str]:
 
 
 def _job(store: Store, request: RunRequest, words: List[str]) -> Job:
+    """Return the job for a request, by default of an hour and up to 4 threads."""
     cores = store.find(request.image).plan(request.plan).node.cores
-    return with_options(Job(NAME, words, 1, 1, min(_THREADS, cores), _TIME), request)
+    return with_options(Job(NAME, words, 1, 1, min(4, cores), "01:00:00"), request)
 
 
 def _announce(private: str) -> None:
