@@ -182,7 +182,7 @@ KbdInteractiveAuthentication no
 UsePAM no
 UseDNS no
 PrintMotd no
-AllowTcpForwarding no
+AllowTcpForwarding local
 AllowAgentForwarding no
 X11Forwarding no
 # Tests open many connections at once; the default drops some of them at random.

@@ -60,6 +60,8 @@ GROUPS = {
         Command("logs", "laptop.remote", "show what a job printed", "--site lab -f"),
         Command("result", "laptop.result", "fetch and show what a job wrote", "--site lab"),
         Command("cancel", "laptop.remote", "end a job", "--site lab 4711"),
+        Command("notebook", "laptop.remote", "open JupyterLab of an image in a job", "--site lab trained --gpus 1"),
+        Command("shell", "laptop.remote", "open a shell of an image in a job", "--site lab trained"),
         Command("list", "laptop.remote", "show the installed images", "--site lab"),
         Command("remove", "laptop.remote", "remove an installed image, or with --all everything",
                 "--site lab trained:1.0.0"),
@@ -105,7 +107,7 @@ _SOON = 0.01
 _IMPORTS = "<frozen importlib._bootstrap>"
 _ELSEWHERE = {
     name: f"on the site: python3 deployer.pyz {name} --help"
-    for name in ("exec", "install", "receipt", "receive", "shell", "take-plan")
+    for name in ("exec", "install", "receipt", "receive", "take-plan")
 }
 
 

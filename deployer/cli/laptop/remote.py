@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 #: The commands that run on the site, and the modules of ``cli.site`` with their parsers, which are slow to import.
 _COMMANDS = {
-    **dict.fromkeys(("run", "jobs", "status", "logs", "cancel"), "jobs"), "doctor": "doctor", "squash": "installs",
-    **dict.fromkeys(("list", "remove", "gc"), "images"),
+    **dict.fromkeys(("run", "jobs", "status", "logs", "cancel", "notebook", "shell"), "jobs"),
+    "doctor": "doctor", "squash": "installs", **dict.fromkeys(("list", "remove", "gc"), "images"),
 }  # fmt: skip
 #: Options of `run` that do not change the job.
 _OF_THIS_SIDE = ("--wait", "--json", "-q", "--quiet")
@@ -80,6 +80,12 @@ def _forward(args: argparse.Namespace) -> int:
         remote.prepare()
         if args.command == "run" and not args.dry_run:
             return _submit(args, remote, profile.name, words)
+        if args.command == "notebook":
+            from deployer.cli.laptop import notebook
+
+            return notebook.show(remote, words, site_options(args), args.port)
+        if args.command == "shell":
+            return remote.on_terminal([*words, "--in-job"])
         # doctor checks what a job would find, and jobs start as after a login.
         attach = functools.partial(remote.attach, caller=site_options(args), login=args.command == "doctor")
         return (_with_report(args, remote, words, attach) if report else attach(words)).status

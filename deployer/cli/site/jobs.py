@@ -1,4 +1,7 @@
-"""Commands for jobs at the site: run, exec, shell, jobs, status, logs, cancel. For job.sh's commands, see ``steps``."""
+"""Commands for jobs at the site: run, exec, shell, notebook, jobs, status, logs, cancel.
+
+For job.sh's commands, see ``steps``.
+"""
 
 import argparse
 import os
@@ -10,7 +13,7 @@ from deployer.cli.site import common
 from deployer.contract.base.dialogue import ANNOUNCE, ANSWER, CALLER, TOKEN
 from deployer.contract.base.errors import EXIT_INTERRUPTED, JobFailed, UsageError
 from deployer.contract.base.shell import quoted
-from deployer.contract.bundle.job import check_time
+from deployer.contract.bundle.job import check_time, seconds
 from deployer.contract.rules.findings import ACCEPTABLE
 from deployer.contract.site.plan import LAUNCHES, STAGINGS
 from deployer.contract.site.runtime_table import SUPPORTED
@@ -57,7 +60,14 @@ def add_parsers(subparsers: Any) -> None:
     parser.epilog = "Words after -- are the command: exec NAME -- COMMAND [ARG...]. Exit: the command's own; with "
     parser.epilog += "--rehearse 0 for RUN and WARN, 3 for REFUSE"
     parser.set_defaults(after_dashes="the command and its arguments")
-    _add_starting(subparsers, "shell", _shell)
+    parser = _add_starting(subparsers, "shell", _shell)
+    common.flag(parser, "--in-job", "start it on a node, in a job of its own that ends with it")
+    _add_limits(parser.add_argument_group("the job, with --in-job"))
+
+    parser = _add_starting(subparsers, "notebook", _notebook)
+    common.add(parser, "--idle", "TIME", "end it when idle (default: %(default)s)", type=check_time, default="30m")
+    common.add(parser, "--port", "PORT", "the laptop's, for the browser (default: %(default)s)", type=int, default=8888)
+    _add_limits(parser)
 
     common.add_store_command(subparsers, "jobs", _jobs)
     job, last, only = "its name or the scheduler's id (default: %s)", "the last", "the active one, if there is only one"
@@ -75,16 +85,27 @@ def add_job_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of a submitted job: its layout, limits and container."""
     common.add(parser, "--nodes", "N", "number of nodes (default: the job's)", type=int)
     common.add(parser, "--ranks-per-node", "R", "ranks per node (default: the job's)", type=int)
-    common.add(parser, "--threads", "T", "threads per rank (default: the job's)", type=int)
     text = "what every rank reads: absolute path in the container (default: the job's)"
     common.add(parser, "--stdin", "FILE", text)
-    common.add(parser, "--time", "[D-]HH:MM:SS", "time limit; also 90m, 24h, 2d", type=check_time)
     text = "if the job saves its state before the time limit, continue it in up to N more jobs"
     common.add(parser, "--again", "N", text, type=int)
     text = "send SIGUSR1 to the ranks this many seconds before the time limit (default: %(default)s)"
     common.add(parser, "--warn", "SECONDS", text, type=int, default=WARN)
-    common.add(parser, "--memory", "MIB", "memory that one rank needs (default: the job's)", type=int)
     common.add(parser, "--gpus-per-rank", "N", "GPUs that each rank sees (default: the job's, else all)", type=int)
+    _add_limits(parser)
+    _add_container(parser)
+    text = "where the image is while ranks run (default: the plan's choice)"
+    parser.add_argument("--staging", choices=STAGINGS, help=text)
+    text = "outside: the site's launcher starts a container per rank; inside: the image's own launcher and MPI, in "
+    text += "one container per node (default: the plan's)"
+    parser.add_argument("--launch", choices=LAUNCHES, help=text)
+
+
+def _add_limits(parser: Any) -> None:
+    """Add what any job requests from the batch system."""
+    common.add(parser, "--threads", "T", "threads per rank (default: the job's)", type=int)
+    common.add(parser, "--time", "[D-]HH:MM:SS", "time limit; also 90m, 24h, 2d", type=check_time)
+    common.add(parser, "--memory", "MIB", "memory that one rank needs (default: the job's)", type=int)
     common.add(parser, "--gpus", "N", "GPUs to request per node (default: all of a node's)", type=int)
     text = "account to charge the job to (default: the plan's, else $SBATCH_ACCOUNT or $SLURM_ACCOUNT)"
     common.add(parser, "--account", "NAME", text)
@@ -93,12 +114,6 @@ def add_job_options(parser: argparse.ArgumentParser) -> None:
     common.add(parser, "--constraint", "FEATURES", "features that its nodes must have")
     common.add(parser, "--reservation", "NAME", "run in this reservation of the batch system")
     common.repeated(parser, "--directive", "WORD", "one more directive for the batch system; may be repeated")
-    _add_container(parser)
-    text = "where the image is while ranks run (default: the plan's choice)"
-    parser.add_argument("--staging", choices=STAGINGS, help=text)
-    text = "outside: the site's launcher starts a container per rank; inside: the image's own launcher and MPI, in "
-    text += "one container per node (default: the plan's)"
-    parser.add_argument("--launch", choices=LAUNCHES, help=text)
 
 
 def _add_starting(subparsers: Any, name: str, function: Callable[[argparse.Namespace], Optional[int]]) -> Any:
@@ -253,7 +268,19 @@ def _rehearse(args: argparse.Namespace) -> int:
 def _shell(args: argparse.Namespace) -> None:
     from deployer.site.run import exec as execs
 
-    execs.shell(locate(args.root), _exec_request(args))
+    store = locate(args.root)
+    if not args.in_job:
+        execs.shell(store, _exec_request(args))
+    from deployer.site.notebook import notebook
+
+    words = [word for word in args.words if word != "--in-job"]
+    notebook.interactive(store, request(args), [sys.executable, store.tool, *words])
+
+
+def _notebook(args: argparse.Namespace) -> None:
+    from deployer.site.notebook import notebook
+
+    notebook.hold(locate(args.root), request(args), seconds(args.idle), _tell)
 
 
 def _exec_request(args: argparse.Namespace) -> "ExecRequest":

@@ -1,4 +1,4 @@
-"""The commands that job.sh calls: probe, result, start, again, shield, inside, stage.
+"""The commands that job.sh calls: probe, result, start, again, shield, inside, stage, jupyter.
 
 All ranks of a job wait for them, so this module imports little, and imports a command's modules only when the command
 runs. ``rank`` and a rank's probe do not use this module: see ``deployer.site.rank.first_module``.
@@ -78,6 +78,13 @@ def add_parsers(subparsers: Any) -> None:
     parser.add_argument("--mount-point", action="append", default=[], dest="mounts", help="make it in the image")
     text = "the first N words after -- are the command that reads the canary"
     common.add(parser, "--reader", "N", text, type=int, default=0)
+    add("jupyter", _jupyter, "Called by the job of a notebook: run Jupyter in the container.")
+
+
+def _jupyter(_: argparse.Namespace) -> int:
+    from deployer.site.notebook import jupyter
+
+    return jupyter.serve()
 
 
 def _probe(args: argparse.Namespace) -> None:

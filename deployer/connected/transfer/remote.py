@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -413,6 +413,7 @@ class Remote:
         login: bool = False,
         recorded: bool = False,
         reported: Callable[[], None] | None = None,
+        heard: Callable[[bytes], bool] | None = None,
     ) -> Attended:
         """Run a command of the site's deployer on this terminal and return its outcome.
 
@@ -421,6 +422,7 @@ class Remote:
             login: as in ``site``.
             recorded: the same command again finds the job that this one submits.
             reported: called when the site has reported the job.
+            heard: receives each line of the command's output and returns whether to keep it from the terminal.
 
         Raises:
             TransferError: the connection broke. The submitted job continues.
@@ -450,7 +452,7 @@ class Remote:
         # Only `run` announces a job. Other commands may print anything, and much of it.
         announces = words[0] == "run" and "--dry-run" not in words
         argv, mark = self._ssh(["sh", "-c", script]), f"{_BEGUN}\n".encode()
-        listener = hear if announces else None
+        listener = hear if announces else heard
         status = process.attach(argv, self._env, listener, after=mark, begun=lambda: begun.append(True))
         if status == 255:
             message, hint = f"the connection to {self.host} broke", "try again"
@@ -465,6 +467,27 @@ class Remote:
         if not begun and status != EXIT_INTERRUPTED:
             raise self._not_begun("")
         return Attended(status, job, number)
+
+    def on_terminal(self, words: Sequence[str]) -> int:
+        """Run a command of the site's deployer on a terminal there, as after a login, and return its exit status."""
+        login = for_any_login_shell(["bash", "-l", "-c", "exec " + shlex.join(self._site_argv(words))])
+        return process.attach(["ssh", "-t", *self.options, self.host, login], self._env)
+
+    @contextlib.contextmanager
+    def tunnel(self, port: int, address: str, there: str) -> Iterator[None]:
+        """Forward a port of this machine, for its own users, to a port of a node while the block runs.
+
+        Raises:
+            TransferError: ssh does not forward it.
+        """
+        words = ["-L", f"127.0.0.1:{port}:{address}:{there}", self.host]
+        done = process.run(["ssh", *self.options, "-O", "forward", *words], 20, self._env, check=False)
+        if done.returncode:
+            raise TransferError(f"ssh cannot forward port {port}: {done.last_words()}", "choose another with --port")
+        try:
+            yield
+        finally:  # the connection may be the user's own, which stays
+            process.run(["ssh", *self.options, "-O", "cancel", *words], 20, self._env, check=False)
 
     def fetch(self, path: str, limit: int) -> bytes:
         """Return the content of a file on the site.

@@ -121,7 +121,7 @@ def settle(
         UsageError: the job does not exist, or options are impossible or exclude each other.
         Refused: the plan or its nodes do not permit it.
     """
-    job = own or _with_options(find(name, jobs, request.job, request.extra, f"run {name}"), request)
+    job = own or with_options(find(name, jobs, request.job, request.extra, f"run {name}"), request)
     plan = inside_out.chosen(_plan(site_plans, request), request.launch, request.runtime)
     if environment is not None:
         plan = placeholders.expanded(plan, environment)
@@ -172,7 +172,7 @@ def _plan(site_plans: SitePlans, request: RunRequest) -> Plan:
     return plan
 
 
-def _with_options(job: Job, request: RunRequest) -> Job:
+def with_options(job: Job, request: RunRequest) -> Job:
     """Return the job with the user's numbers and words."""
 
     def given(value: Optional[int], default: int) -> int:

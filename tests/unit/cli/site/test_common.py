@@ -201,7 +201,7 @@ def test_help_lists_the_commands_by_task_in_80_columns_and_imports_none(
     for title, commands in front.GROUPS.items():
         block = shown.split(f"{title}:\n")[1].split("\n\n")[0].splitlines()
         assert [line.split()[0] for line in block] == [command.name for command in commands]
-    internal = set(site.INTERNAL) - ({"result"} if front is main else set())  # the laptop has one for people
+    internal = set(site.INTERNAL) - ({"result", "notebook"} if front is main else set())  # the laptop has them
     assert not internal & {line.split()[0] for line in shown.splitlines() if line.startswith("  ")}
 
 

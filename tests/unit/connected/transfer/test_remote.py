@@ -134,6 +134,23 @@ def test_the_users_own_master_is_used(far: Path, tmp_path: Path) -> None:
         assert remote.multiplexes
 
 
+def test_a_tunnel_is_opened_in_the_connection_and_closed(far: Path, tmp_path: Path) -> None:
+    (tmp_path / "bin" / "ssh").write_text(SSH.replace("#!/bin/sh", '#!/bin/sh\necho "$*" >>"$FAKE/asked"'))
+    with Remote(load("lab")) as remote:
+        with (
+            pytest.raises(TransferError, match="cannot forward port 8888") as caught,
+            remote.tunnel(8888, "n1", "4711"),
+        ):
+            pass
+        assert "--port" in caught.value.hint
+        running.program(tmp_path / "bin", "login1", "exit 0")  # the fake runs its last word
+        with remote.tunnel(8888, "10.1.0.5", "4711"):
+            pass
+    asked = [line for line in (tmp_path / "asked").read_text().splitlines() if "10.1.0.5" in line]
+    ends = [line.partition("-O ")[2] for line in asked]
+    assert ends == [f"{what} -L 127.0.0.1:8888:10.1.0.5:4711 login1" for what in ("forward", "cancel")]
+
+
 def test_ssh_is_not_asked_for_a_connection_of_the_user_who_has_no_path_for_it(
     far: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
