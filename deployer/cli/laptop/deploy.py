@@ -1,11 +1,10 @@
 """deployer deploy: from a definition to a followed job with one command."""
 
 import argparse
-import concurrent.futures
 import contextlib
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -116,11 +115,10 @@ def _once(args: argparse.Namespace, submitted: str = "") -> tuple[int, str]:
             terminal.show(f"submitted {done.seconds:.1f} s after the start")
             sys.stdout.flush()
         if done.job and not args.no_follow:
-            follow = _follow_silently if args.json else _follow
-            with _copying(deploy, done.job, args.follow) as stopped:
-                code, last = follow(args, deploy, done)
-                if code == EXIT_INTERRUPTED:
-                    stopped.set()
+            finish = _copy(deploy, done.job, args.follow) if args.follow else None
+            code, last = (_follow_silently if args.json else _follow)(args, deploy, done)
+            if finish and code != EXIT_INTERRUPTED:
+                finish()
         elif done.job:
             if terminal.is_quiet() and not args.json:  # no stage has printed the result
                 terminal.show(f"job {done.job} submitted as {done.job_id}")
@@ -169,43 +167,27 @@ def _follow(args: argparse.Namespace, deploy: Deploy, done: Deployed) -> tuple[i
     return status, job
 
 
-class _StoppedError(Exception):
-    """The copy of a job's files is no longer needed."""
+def _copy(deploy: Deploy, job: str, target: Path) -> Callable[[], None]:
+    """Begin to copy the job's files in a thread. Return a function that copies the last ones after the job's end."""
+    copy, ended = following.JobCopy(job, target / job), threading.Event()
 
-
-@contextlib.contextmanager
-def _copying(deploy: Deploy, job: str, target: Path | None) -> Iterator[threading.Event]:
-    """Copy the job's files into a folder, if there is one, while the block runs, and then what the job wrote last.
-
-    Yields:
-        An event to set if the job has not ended.
-    """
-    ended, stopped = threading.Event(), threading.Event()
-    if target is None:
-        yield stopped
-        return
-    copy = following.JobCopy(job, target / job)
-
-    def wait(seconds: float) -> None:
-        if ended.wait(seconds) and stopped.is_set():
-            raise _StoppedError
-
-    def quiet(_: str) -> None:
-        """Print nothing between the lines of the job's log; `deploy` itself reports a lost connection."""
-
-    with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        connect = lambda: contextlib.nullcontext(deploy.remote)  # noqa: E731
-        copied = pool.submit(following.follow, connect, [job], lambda _: copy, _COPY_SECONDS, quiet, wait)
+    def copy_all() -> None:
         try:
-            yield stopped
-        except BaseException:
-            stopped.set()
-            raise
-        finally:
-            ended.set()
-        with contextlib.suppress(_StoppedError):
-            copied.result()
-    terminal.tell(f"copied to {target / job}")
+            # Silent between the lines of the job's log; `deploy` itself reports a lost connection.
+            own = contextlib.nullcontext(deploy.remote)
+            following.follow(lambda: own, [job], lambda _: copy, _COPY_SECONDS, lambda _: None, ended.wait)
+            terminal.tell(f"copied to {target / job}")
+        except DeployerError as error:
+            terminal.complain(error.lines())
+
+    thread = threading.Thread(target=copy_all, daemon=True)
+    thread.start()
+
+    def finish() -> None:
+        ended.set()
+        thread.join()
+
+    return finish
 
 
 def _follow_silently(args: argparse.Namespace, deploy: Deploy, done: Deployed) -> tuple[int, str]:

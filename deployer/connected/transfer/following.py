@@ -153,7 +153,7 @@ def follow(
     copies: Callable[[Fields], JobCopy],
     seconds: float,
     tell: Callable[[str], None],
-    wait: Callable[[float], None] = time.sleep,
+    wait: Callable[[float], object] = time.sleep,
 ) -> Fields:
     """Copy the files of a job until it has ended, and return its last status. A lost connection is made again.
 
