@@ -5,6 +5,7 @@ name of a model of a hub: `deployer fetch` downloads it on the laptop, and the j
 """
 
 import argparse
+import gc
 import hashlib
 import json
 import os
@@ -74,6 +75,8 @@ def main():
         if os.environ.get("DEPLOYER_RESULT"):
             with open(os.environ["DEPLOYER_RESULT"], "w", encoding="utf-8") as stream:
                 json.dump({"losses": losses, "weights_equal": equal, "world_size": ranks}, stream)
+    del trainer, model, base
+    gc.collect()  # they keep the process group, whose threads may hang at the end
     if dist.is_initialized():
         dist.destroy_process_group()
 
