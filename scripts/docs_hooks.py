@@ -3,16 +3,19 @@
 import json
 import re
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
-from handbook import handbook
 from markdown.extensions.toc import slugify
 from mkdocs.exceptions import PluginError
 
 from deployer import __version__
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+from scripts.handbook import handbook  # noqa: E402  MkDocs loads this file alone
+
 _LINK = re.compile(r"\]\(([^)#\s]+)")
 #: A block of code, a prompt in it, and a remark at the end of a line.
 _BLOCK = re.compile(r"<pre><code(?P<kind>[^>]*)>(?P<text>.*?)</code></pre>", re.DOTALL)

@@ -8,8 +8,6 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator
 
 from deployer.cli.laptop import main as laptop
-from deployer.cli.laptop import variables
-from deployer.cli.laptop.command_tree import commands
 from deployer.cli.site import main as site
 from deployer.cli.site.common import Front
 from deployer.connected.image.definition import definition
@@ -17,6 +15,8 @@ from deployer.connected.image.definition.reference import table
 from deployer.connected.site_profile import profile
 from deployer.contract.base import pages
 from deployer.system.tool import documents
+from scripts import variables
+from scripts.command_tree import commands
 
 _READERS = {
     "On the laptop and at the site": variables.BOTH,

@@ -71,7 +71,6 @@ ENGINES = {
     "chromium": Engine(_programs("chromium"), _INSTALL.format("chromium")),
     "docker": Engine(_programs("docker", "dockerd"), _INSTALL.format("docker.io")),
     "fish": Engine(_programs("fish"), _INSTALL.format("fish")),
-    "groff": Engine(_programs("groff"), _INSTALL.format("groff-base")),
     "lmod": Engine(Path("/usr/share/lmod").is_dir, _INSTALL.format("lmod")),
     "loop": Engine(
         lambda: Path("/dev/loop-control").exists() and _programs("mkfs.ext4", "losetup")(),

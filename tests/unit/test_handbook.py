@@ -37,7 +37,7 @@ def test_every_command_and_code_has_its_place() -> None:
     made = handbook(str.upper)
     for name in laptop.front().table:
         assert f"### deployer {name}\n" in made["commands-of-the-laptop.md"]
-    assert "\n    [--accept CODE] [--mpi NAME]" in made["commands-of-the-laptop.md"]
+    assert " [--accept CODE] [--mpi NAME]" in made["commands-of-the-laptop.md"]
     assert "### deployer.pyz take-plan\n" in made["commands-of-the-site.md"]
     assert "| `--ranks-per-node R` |" in made["commands-of-the-site.md"]
     assert "| `jobs.NAME.command` |" in made["keys-of-definitions.md"]

@@ -81,7 +81,6 @@ GROUPS = {
         Command("explain", "site.explain", "explain the code of a finding or an exit code", "mpi.family"),
         Command("completion", "laptop.completion", "print completion for bash, zsh, fish or tcsh",
                 "bash > ~/.local/share/bash-completion/completions/deployer"),
-        Command("man", "laptop.manual", "write the man pages of deployer and deployer.pyz", "~/.local/share/man/man1"),
     ),
 }  # fmt: skip
 

@@ -12,7 +12,9 @@ from deployer.contract.base import json_records
 from deployer.contract.base.errors import UsageError
 from deployer.system import files
 
-TEMPLATES = Path(__file__).with_name("templates")
+_PACKAGE = Path(__file__).resolve().parents[2]
+#: The folder of templates: in the package if it was installed from a wheel, otherwise with the other definitions.
+TEMPLATES = next(filter(Path.is_dir, [_PACKAGE / "templates"]), _PACKAGE.parent / "bundles" / "templates")
 #: The kinds of new definitions. Each is the name of a folder in ``templates``.
 KINDS = ("none", "compiled", "tensorflow", "pytorch", "pytorch-ddp", "transformers", "lightning", "jax")
 

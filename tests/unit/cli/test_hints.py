@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from deployer.cli.laptop import command_tree
 from deployer.cli.laptop import main as laptop
 from deployer.cli.site import common
 from deployer.cli.site import main as site
+from scripts import command_tree
 from tests.conftest import ROOT
 
 #: Modules whose texts are read at the site, most of them on the laptop too.

@@ -14,13 +14,13 @@ import pytest
 from deployer.cli.laptop import bundles as bundle_commands
 from deployer.cli.laptop import main as laptop
 from deployer.cli.laptop import result as result_command
-from deployer.cli.laptop.command_tree import Argument, commands
 from deployer.cli.site import common
 from deployer.cli.site import main as site
 from deployer.contract.base.json_records import Fields
 from deployer.contract.rules.findings import ERROR, Finding
 from deployer.contract.rules.verdict import judged
 from deployer.site.capture.software import mpi
+from scripts.command_tree import Argument, commands
 from tests import running
 from tests.unit.connected.bundle.about.test_diff import ENTRIES, file, write
 

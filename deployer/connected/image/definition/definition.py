@@ -169,7 +169,8 @@ class DataFolder(Model):
         bundle: NAME or NAME:VERSION of another installed bundle with a data folder of this name:
             ``mnist:1.0.0``
         hub: a model of the Hugging Face hub, ``org/name``, or ``datasets/org/name``; ``deployer fetch`` downloads it
-        revision: the commit of that repository, with 40 digits: the name of a branch could change its meaning
+        revision: the commit of that repository, in 40 digits, because a branch changes:
+            ``0123456789abcdef0123456789abcdef01234567``
         include: patterns of the files to download: ``["*.safetensors", "*.json"]``; default: all, without other
             formats of weights beside safetensors
     """

@@ -1,4 +1,4 @@
-"""Completion in real shells, and man pages that a real formatter accepts: both from the parsers."""
+"""Completion in real shells, from the parsers."""
 
 import argparse
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from deployer.cli.laptop import completion, manual
+from deployer.cli.laptop import completion
 from deployer.cli.laptop.main import front, main
 from deployer.cli.site.common import Front
 from deployer.cli.site.main import front as site_front
@@ -131,33 +131,3 @@ def test_help_ends_with_the_example(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["pack", "--help"])
     assert capsys.readouterr().out.endswith("example:\n  deployer pack bundles/trained --site lab -o trained.tar\n")
-
-
-@pytest.fixture(scope="module")
-def man_pages() -> dict[str, str]:
-    return manual.pages_of(front(), site_front())
-
-
-def test_man_writes_its_pages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["man", str(tmp_path / "man1")]) == 0
-    made = {path.name for path in (tmp_path / "man1").iterdir()}
-    assert {"deployer.1", "deployer-man.1", "deployer.pyz-run.1"} <= made
-    assert capsys.readouterr().out == f"wrote {len(made)} pages: {tmp_path / 'man1'}\n"
-    (tmp_path / "file").touch()
-    assert main(["man", str(tmp_path / "file")]) == 1
-
-
-def test_man_pages_say_what_help_says(man_pages: dict[str, str]) -> None:
-    assert {"deployer.1", "deployer.pyz.1", "deployer-profile-diff.1", "deployer.pyz-run.1"} <= set(man_pages)
-    assert "\\-\\-offline" in man_pages["deployer-build.1"]
-    assert all(text.startswith(".TH ") and ".SH NAME\n" in text for text in man_pages.values())
-    assert not [name for name, text in man_pages.items() if "%(" in text]
-
-
-@pytest.mark.thorough
-@pytest.mark.needs("groff")
-def test_groff_has_nothing_to_say_of_them(man_pages: dict[str, str]) -> None:
-    argv = ["groff", "-man", "-ww", "-Kutf8", "-Tutf8"]
-    text = "".join(text for _, text in sorted(man_pages.items()))
-    done = subprocess.run(argv, input=text, capture_output=True, text=True, check=True)
-    assert [line for line in done.stderr.splitlines() if not line.endswith((" break line", " adjust line"))] == []

@@ -2,8 +2,8 @@
 
 import re
 
-from deployer.cli.laptop.variables import VARIABLES
 from deployer.connected.ground import user_settings
+from scripts.variables import VARIABLES
 from tests.conftest import ROOT
 
 #: What our own programs tell each other.

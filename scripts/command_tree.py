@@ -1,4 +1,4 @@
-"""The commands of a command line with their arguments, read from its parsers: for man pages and the reference."""
+"""The commands of a command line with their arguments, read from its parsers: for the reference."""
 
 import argparse
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The environment variables that users may set or jobs receive, for the reference and the man pages.
+"""The environment variables that users may set or jobs receive, for the reference.
 
 ``tests/unit/cli/laptop/test_variables.py`` compares them with the variables that the code reads.
 """
