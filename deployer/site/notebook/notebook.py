@@ -86,12 +86,12 @@ def _job(store: Store, request: RunRequest, words: List[str]) -> Job:
 
 def _announce(private: str) -> None:
     """Tell the laptop where the notebook listens, as soon as its job has written it, and remove that file."""
-    while SERVER not in os.listdir(private):  # listed, so that an NFS client looks again
-        time.sleep(_PAUSE)
-    text = files.read_text(os.path.join(private, SERVER))
-    os.unlink(os.path.join(private, SERVER))
-    terminal.show(ANSWER + text)
-    sys.stdout.flush()
+    with suppress(OSError, DeployerError):  # the job has ended, and its folder is gone
+        while SERVER not in os.listdir(private):  # listed, so that an NFS client looks again
+            time.sleep(_PAUSE)
+        terminal.show(ANSWER + files.read_text(os.path.join(private, SERVER)))
+        sys.stdout.flush()
+        os.unlink(os.path.join(private, SERVER))
 
 
 def interactive(store: Store, request: RunRequest, words: Sequence[str]) -> NoReturn:

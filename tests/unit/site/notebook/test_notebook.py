@@ -132,7 +132,8 @@ def test_only_directives_of_the_head_are_requested(tmp_path, programs, became):
 
 
 def test_a_shell_in_a_job_needs_slurm(tmp_path, programs, became):
-    option = made.START_OPTION._replace(launcher="mpiexec.hydra", pmi="")
-    plan = made.PLAN._replace(scheduler="pbs", start_options=[option])
+    plan = made.PLAN._replace(
+        scheduler="pbs", start_options=[made.START_OPTION._replace(launcher="mpiexec.hydra", pmi="")]
+    )
     with pytest.raises(Refused, match="in-job: not with"):
         notebook.interactive(made.store(tmp_path / "root", plan=plan), REQUEST, ["true"])
