@@ -7,7 +7,7 @@ from typing import Any
 
 from deployer.cli.laptop import settings
 from deployer.cli.laptop.remote import add_site, site_options
-from deployer.cli.site import common
+from deployer.cli.site import common, run_table
 from deployer.contract.base import json_records
 from deployer.contract.base.errors import TransferError
 from deployer.contract.base.json_records import Fields
@@ -45,6 +45,7 @@ def run(args: argparse.Namespace) -> None:
         status = remote.site(["status", *([args.job] if args.job else [])])
         folder = status.text("folder")
         result = None
+        tasks = status.record.get("tasks")
         if remote.has(folder, _NAME):
             what = f"{_NAME} of {status.text('job')}"
             data = remote.fetch(f"{folder}/{_NAME}", _LIMIT)
@@ -53,15 +54,19 @@ def run(args: argparse.Namespace) -> None:
                 raise TransferError(f"{what} is not a JSON object")
         if args.output:
             remote.download(folder, args.output)
-        written = [] if args.output or args.json else remote.files_in(folder)
+        written = [] if args.output or args.json or tasks else remote.files_in(folder)
     fetched = str(args.output) if args.output else None
     if common.as_json(args, {**status.record, "result": result, "fetched": fetched}):
         return
-    _show(status, result)
+    if tasks:
+        terminal.show(f"{status.text('job')}: {status.text('state')}, {status.text('reason')}")
+        run_table.show_tasks(args, tasks)
+    else:
+        _show(status, result)
     if args.output:
         terminal.show(f"job folder copied to: {args.output}")
-        if result is not None:
-            common.suggest(args, "report", str(args.output), "--html", "page.html")
+        if tasks or result is not None:
+            common.suggest(args, "report", str(args.output), *(() if tasks else ("--html", "page.html")))
         return
     sizes: dict[str, list[int]] = {}  # by folder
     for path, size in sorted(written):

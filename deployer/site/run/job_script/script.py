@@ -59,6 +59,8 @@ class Inputs(NamedTuple):
         stdin: a file in the container that each rank of the payload reads; None: nothing.
         gpus: the GPUs of each rank, for `rank` (``gpus.word``); empty: all.
         own_launcher: the image's launcher, if it starts the ranks.
+        by_hand: the command that submits job.sh; empty: the usual one.
+        group: whether it is a group of tasks.
     """
 
     launch: Launch
@@ -79,6 +81,8 @@ class Inputs(NamedTuple):
     stdin: Optional[str] = None
     gpus: str = ""
     own_launcher: Optional[ImageLauncher] = None
+    by_hand: str = ""
+    group: bool = False
 
     @property
     def scheduler(self) -> Scheduler:
@@ -137,7 +141,7 @@ def _head(inputs: Inputs) -> Code:
         threads=counted(layout.threads, "thread"),
         variant=launch.start_option,  # the former name of start options, which job.sh keeps
         reason=launch.reason,
-        by_hand=scheduler.by_hand,
+        by_hand=inputs.by_hand or scheduler.by_hand,
         directives=shell.together([shell.directive(scheduler.prefix, line) for line in lines]),
     )
 
@@ -187,6 +191,7 @@ def _ground(inputs: Inputs) -> Code:
         folder=inputs.folder,
         python=inputs.python,
         tool=inputs.tool,
+        group=inputs.group,
         id=scheduler.identified,
         cluster=bool(inputs.asked.cluster),
         agent=agent,
@@ -472,6 +477,7 @@ def _step(inputs: Inputs, name: str, command: Sequence[Text], more: Sequence[Tex
         options=_more(options),
         inside=inputs.own_launcher is not None,
         command=command,
+        parameters=inputs.group and name == "payload",
     )
 
 

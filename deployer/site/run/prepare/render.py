@@ -74,8 +74,10 @@ def render(resolved: ResolvedRun, chosen: Chosen) -> JobFolder:
         stdin=job.stdin,
         gpus=gpus.word(job.gpus, plan, near) if job.gpus else "",
         own_launcher=chosen.own,
+        by_hand=settled.by_hand,
+        group=resolved.request.tasks is not None,
     )
-    return JobFolder(inputs.launch, script.render(inputs), script.agent(inputs))
+    return JobFolder(inputs.launch, script.render(inputs), script.agent(inputs), tasks=resolved.request.tasks)
 
 
 def _launch(resolved: ResolvedRun, chosen: Chosen, name: str, ranks: Container, users: Sequence[Bind]) -> Launch:

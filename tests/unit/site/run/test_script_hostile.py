@@ -89,6 +89,7 @@ def full():
         ["python3", "x y"], plan.mpi, "tcp", 0, ["sha256:1"], ["gpu"], checked, True, ["/a"], "straddles", "slurm",
         300, 2, "hello-0", "ib0", fast="InfiniBand (verbs)", links={".x/y": "/deployer/app/y"},
         folder_links={"data": "/deployer/app/y"}, workdir="run", network=plan.network, accept=("network.slow",),
+        task=1, parameters={"lr": "0.1"},
     )  # fmt: skip
     binds = [
         Bind("/opt/mpi", "/opt/mpi", "why"),
@@ -108,7 +109,7 @@ def full():
         "/deployer.pyz", "/usr/bin/python3", "/usr/bin/python3",
         BatchRequest("batch", "abc", ("fast",), "r1", "long", "one", ("a",), plan.batch.gpus, "mpi", ("--x",)),
         staging,
-        reader=["/bin/cat", "/x"], workdir="/work", stdin="/deployer/app/in", gpus="1:CUDA_VISIBLE_DEVICES",
+        reader=["/bin/cat", "/x"], workdir="/work", stdin="/deployer/app/in", gpus="1:CUDA_VISIBLE_DEVICES", by_hand="sbatch job.sh",
     )  # fmt: skip
 
 

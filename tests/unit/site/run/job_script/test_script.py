@@ -235,6 +235,7 @@ CASES = {
     ),
     "gpu-partition": gpu_partition(),
     "again": again(inputs()),
+    "group": inputs(nodes=1, group=True, by_hand="sbatch --array=0-5%2 job.sh"),
     "native": native(inputs(ranks=2)),
     "gridengine": by_agent("gridengine", "mpiexec.hydra"),
     "pbs": by_agent("pbs", "mpiexec.hydra"),
