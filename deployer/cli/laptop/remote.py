@@ -68,8 +68,7 @@ def _forward(args: argparse.Namespace) -> int:
         foresight.of_run(args, profile)
     ours = common.Parser(add_help=False)
     add_site(ours)
-    if args.command == "run":
-        ours.add_argument("--sweep")
+    ours.add_argument("--sweep")
     behind = args.words[args.words.index(args.command) + 1 :]
     words = [args.command, *map(str, ours.parse_known_args(behind)[1])]  # without the laptop's options
     report = args.command == "doctor" and doctor.new_file(args)
@@ -77,7 +76,7 @@ def _forward(args: argparse.Namespace) -> int:
         words.insert(1, "--quiet")  # it was given before the command
     if hasattr(args, "plan") and not args.plan:
         words += ["--plan", profile.name]  # the bundle may also have plans for other sites
-    if args.command == "run" and args.sweep:
+    if getattr(args, "sweep", None):
         words.append(f"--sweep={args.sweep}")
     if args.rest:
         words += ["--", *args.rest]

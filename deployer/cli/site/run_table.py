@@ -49,10 +49,13 @@ def show_tasks(args: argparse.Namespace, tasks: Optional[Sequence[Record]]) -> N
     """Print the tasks of a group, with their parameters and figures. Raises UsageError if there are none."""
     if not tasks:
         raise UsageError("this is not a group of tasks", "see: status")
-    pairs = ((kind, key) for kind in ("parameters", "figures") for task in tasks for key in task[kind])
+    pairs = ((kind, key) for kind in ("parameters", "figures") for task in tasks for key in task.get(kind) or ())
     keys = list(dict.fromkeys(pairs))
     head = [*_OF_TASKS, *(printable(key) for _, key in keys)]
-    cells = ([task[name] for name in _OF_TASKS] + [task[kind].get(key) for kind, key in keys] for task in tasks)
+    cells = (
+        [task.get(name) for name in _OF_TASKS] + [(task.get(kind) or {}).get(key) for kind, key in keys]
+        for task in tasks
+    )
     rows = [[printable("-" if cell is None else shown(cell)) for cell in row] for row in cells]
     if args.json:
         terminal.show_json({"tasks": tasks})

@@ -7,10 +7,10 @@ A sweep has one of three forms, and optionally ``at_once``, the largest number o
     {"list": [{"lr": 0.1}, {"lr": 0.01, "layers": 4}]}
 """
 
+import hashlib
 import itertools
 import json
 import math
-import random
 import re
 from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence
 
@@ -170,14 +170,18 @@ def _checked(parameters: Any) -> Dict[str, Any]:
 
 
 def _random(ranges: Mapping[str, Any], count: int, seed: int) -> Iterable[Dict[str, Any]]:
-    # Only random() gives the same numbers in all versions of Python.
-    chance, drawn = random.Random(seed), {}  # type: random.Random, Dict[str, Dict[str, Any]]
-    for _ in range(count * _DRAWS):
-        one = {name: _drawn(chance.random(), spec, name) for name, spec in ranges.items()}
+    drawn: Dict[str, Dict[str, Any]] = {}
+    for draw in range(count * _DRAWS):
+        one = {name: _drawn(_chance("%d %d %s" % (seed, draw, name)), spec, name) for name, spec in ranges.items()}
         drawn[repr(one)] = one
         if len(drawn) == count:
             return drawn.values()
     raise ValueError("it needs `tasks`, and has only %d different ones of %d" % (len(drawn), count))
+
+
+def _chance(words: str) -> float:
+    """Return a number from 0 to 1, which is the same for the same words in every Python."""
+    return int(hashlib.sha256(words.encode("utf-8", "replace")).hexdigest()[:13], 16) / 16**13
 
 
 def _drawn(chance: float, spec: Any, name: str) -> Any:

@@ -223,7 +223,7 @@ def find(store: Store, reference: Optional[str]) -> str:
         ids = job_ids(folder)
         if reference in (os.path.basename(folder), *ids, *(number.partition(";")[0] for number in ids)):
             return folder
-    for folder in filter(groups.is_group, reversed(readable)):
+    for folder in filter(groups.is_group, reversed(readable) if reference else ()):
         for task, number in elements(folder).items():
             if reference in (f"{os.path.basename(folder)}.{task}", number, number.partition(";")[0]):
                 return os.path.join(folder, str(task))
@@ -327,8 +327,10 @@ def status(folder: str) -> Status:
         new = describe(launch, folder, None, None)
         doubt = new._replace(problem="perhaps it was submitted: " + error.message, remedy=error.hint)
         return new if new.problem else doubt
-    ids = job_ids(folder) or ([known] if known else [])
-    return described(launch, folder, ids, states([(number, launch.scheduler) for number in ids]))
+    if not groups.is_group(folder):
+        return describe(launch, folder, known, state(known, launch.scheduler) if known else None)
+    ids = job_ids(folder)
+    return _of_group(launch, folder, ids, states([(number, launch.scheduler) for number in ids]))
 
 
 def described(launch: Launch, folder: str, ids: Sequence[str], known: Mapping[str, JobState]) -> Status:

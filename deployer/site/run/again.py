@@ -6,6 +6,7 @@ paths of the job's folder, and cannot occur elsewhere by chance because it ends 
 
 import os
 import re
+import stat
 import time
 from contextlib import suppress
 from typing import Optional
@@ -101,6 +102,7 @@ def _start_task(folder: str, script: str, number: str, array: str) -> str:
     """Return the folder of the task of a group that starts as ``number``. A task that is repeated keeps its folder."""
     launch = result.launch(folder)
     task = groups.began(folder, int(array), number, schedulers.known(launch.scheduler).own_numbers)
+    os.chmod(folder, stat.S_IMODE(os.stat(folder).st_mode) | (0o777 & ~files.umask()))  # as job.sh does with a job's
     target, words = os.path.join(folder, str(task.number)), task.words
     if files.lexists(target):
         _put_aside(target)

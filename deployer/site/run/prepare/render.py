@@ -74,8 +74,7 @@ def render(resolved: ResolvedRun, chosen: Chosen) -> JobFolder:
         stdin=job.stdin,
         gpus=gpus.word(job.gpus, plan, near) if job.gpus else "",
         own_launcher=chosen.own,
-        by_hand=settled.by_hand,
-        group=resolved.request.tasks is not None,
+        tasks=resolved.request.tasks,
     )
     return JobFolder(inputs.launch, script.render(inputs), script.agent(inputs), tasks=resolved.request.tasks)
 

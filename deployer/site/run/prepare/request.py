@@ -95,7 +95,6 @@ class Settled(NamedTuple):
         asked: the request to the batch system, besides the layout.
         environment: the user's variables.
         warn: how many seconds before the time limit to warn the ranks; None: never.
-        by_hand: the command that submits job.sh.
     """
 
     plan: Plan
@@ -104,7 +103,6 @@ class Settled(NamedTuple):
     asked: BatchRequest
     environment: Dict[str, str]
     warn: Optional[int]
-    by_hand: str = ""
 
 
 def settle(
@@ -154,8 +152,8 @@ def settle(
         layout = layouts.gathered(layout)
     if request.tasks and request.again is not None:
         raise UsageError("--again cannot be used with --array and --sweep", "repeat tasks that failed with: retry JOB")
-    by_hand = schedulers.known(plan.scheduler).submitting(request.tasks)
-    return Settled(plan, job, layout, asked, users_environment(plan, request.env), _warn(request, job), by_hand)
+    schedulers.known(plan.scheduler).submitting(request.tasks)  # or it has no arrays
+    return Settled(plan, job, layout, asked, users_environment(plan, request.env), _warn(request, job))
 
 
 def foresee(site_plans: SitePlans, name: str, jobs: Sequence[Job], request: RunRequest) -> None:

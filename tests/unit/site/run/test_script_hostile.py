@@ -109,7 +109,7 @@ def full():
         "/deployer.pyz", "/usr/bin/python3", "/usr/bin/python3",
         BatchRequest("batch", "abc", ("fast",), "r1", "long", "one", ("a",), plan.batch.gpus, "mpi", ("--x",)),
         staging,
-        reader=["/bin/cat", "/x"], workdir="/work", stdin="/deployer/app/in", gpus="1:CUDA_VISIBLE_DEVICES", by_hand="sbatch job.sh",
+        reader=["/bin/cat", "/x"], workdir="/work", stdin="/deployer/app/in", gpus="1:CUDA_VISIBLE_DEVICES",
     )  # fmt: skip
 
 
