@@ -18,7 +18,7 @@ shopt -q login_shell || exec /bin/bash -l "$0"  # some batch systems ignore the 
 
 job=/home/alice/deployer/jobs/hello-1
 tool=(/opt/python/3.6/bin/python3 -S /home/alice/deployer/deployer.pyz)
-array=1
+array=1 task='' parameters=()
 started=$(date +%s)
 stopped=
 id=$PBS_JOBID

@@ -13,7 +13,7 @@
 
 job=/home/alice/deployer/jobs/hello-1
 tool=(/opt/python/3.6/bin/python3 -S /home/alice/deployer/deployer.pyz)
-array=1
+array=1 task='' parameters=()
 started=$(date +%s)
 stopped=
 id=${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}

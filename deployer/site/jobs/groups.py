@@ -15,7 +15,7 @@ from deployer.system import files
 
 TASKS = "tasks.json"
 #: In job.sh: the line of the group with the number of the array, which the script of a task does not have.
-ARRAY_LINE = re.compile(r"^array=\d+$", re.MULTILINE)
+ARRAY_LINE = re.compile(r"^array=\d+( task='' parameters=\(\))$", re.MULTILINE)
 #: In the id of a task, the number that the batch system gives it.
 _INDEX = re.compile(r"^(\d+)(?:[_.]|\[)(\d+)(?=\]|;|$)\]?")
 

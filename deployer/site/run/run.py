@@ -89,7 +89,7 @@ def repeat(folder: str) -> Tuple[str, List[int], int]:
     wanted = [number for number, task in seen.items() if not task.active and task.exit_code != 0]
     if wanted:
         groups.write(group, own.submitting(",".join(map(str, wanted))))
-        text = groups.ARRAY_LINE.sub("array=%d" % (len(own.arrays) + 1), show_script(group), 1)
+        text = groups.ARRAY_LINE.sub(r"array=%d\1" % (len(own.arrays) + 1), show_script(group), 1)
         files.write_text(os.path.join(group, result.SCRIPT), text, 0o777)
     return submit(group) if wanted else "", wanted, sum(task.active for task in seen.values())
 

@@ -10,7 +10,7 @@
 
 @.@job=@folder@
 tool=(@python@ -S @tool@)
-@?group@array=1
+@?group@array=1 task='' parameters=()
 @.@started=$(date +%s)
 stopped=
 @id@@?cluster@id+=";$SLURM_CLUSTER_NAME"

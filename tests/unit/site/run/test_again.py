@@ -205,7 +205,7 @@ def test_the_tasks_of_a_group_start_at_the_same_time_in_their_folders(folder, sc
     kind, starts = name.partition("-")[0], STARTS[name]
     opened = write(kind)
     script = (folder / "job.sh").read_text()
-    script = script.replace("\nstarted=", "\narray=1\nstarted=", 1)
+    script = script.replace("\nstarted=", "\narray=1 task='' parameters=()\nstarted=", 1)
     script = script.replace('--id "$id")', '--id "$id" ${array:+--array "$array"})', 1)
     (folder / "job.sh").write_text(script + 'echo "$task" "${parameters[@]}" >"$job/own"\n')
     tasks = sweep.of_sweep({"grid": {"lr": [0.1, 0.2, 0.3][: len(starts)]}}, "a sweep")

@@ -134,7 +134,7 @@ def test_only_tasks_that_failed_or_never_ran_are_repeated_in_their_folders(group
     start(group, "71_2", exit_code=0)
     assert run.repeat(group) == ("72", [1, 3], 0)
     assert (tmp_path / "asked").read_text().splitlines()[1] == f"--parsable --array=1,3%2 {group}/job.sh"
-    assert "\narray=2\n" in run.show_script(group)
+    assert "\narray=2 task='' parameters=()\n" in run.show_script(group)
     made.program(programs, "squeue", 'echo "72_1|PENDING|0:00||None"; echo "72_3|PENDING|0:00||None"')
     assert words(jobs.tasks(group))[1] == ("72_1", "PENDING", True, None)
     assert run.repeat(group) == ("", [], 2)
