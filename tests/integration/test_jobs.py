@@ -321,6 +321,7 @@ TASK = (
 )
 
 
+@pytest.mark.timeout(600)
 def test_a_sweep_that_is_cancelled_and_repeated_ends_each_task_once(site: Site, anything: str, tmp_path: Path) -> None:
     """Two tasks run at a time; the first one has ended when the group is cancelled, and is not repeated."""
     sweep = tmp_path / "grid.yaml"

@@ -138,7 +138,7 @@ def _expanded(given: Mapping[str, Any]) -> List[Any]:
         if type(given.get(name, 1)) is not int or not 1 <= given.get(name, 1) <= MOST:
             raise ValueError("%s: %r is not a number from 1 to %d" % (name, given[name], MOST))
     if not isinstance(given[form], _FORMS[form]) or not given[form]:
-        raise ValueError(f"{form} is empty, or not a {_FORMS[form].__name__}")
+        raise ValueError(f"{form} is empty, or not a {'list' if form == 'list' else 'mapping'}")
     tasks: Iterable[Any] = given[form]
     if form == "grid":
         lists = [_values(values, name) for name, values in given[form].items()]

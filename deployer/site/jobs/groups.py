@@ -10,7 +10,7 @@ from typing import Optional, Tuple
 
 from deployer.contract.base import json_records, records
 from deployer.contract.base.errors import UsageError
-from deployer.contract.bundle.sweep import GroupTask, TaskGroup
+from deployer.contract.bundle.sweep import GroupTask, TaskGroup, numbers
 from deployer.system import files
 
 TASKS = "tasks.json"
@@ -34,8 +34,11 @@ def group_of(folder: str) -> Tuple[str, Optional[int]]:
 def read(folder: str) -> TaskGroup:
     """Return the content of ``tasks.json``. Raises UsageError."""
     path = os.path.join(folder, TASKS)
-    data = files.read_bytes(path)
-    return records.read(TaskGroup, json_records.loads(data, "tasks", path, own=True, limit=json_records.MAX_LARGE))
+    fields = json_records.loads(files.read_bytes(path), "tasks", path, own=True, limit=json_records.MAX_LARGE)
+    group = records.read(TaskGroup, fields)
+    for array in group.arrays:
+        numbers(array.tasks)
+    return group
 
 
 def write(folder: str, group: TaskGroup) -> None:

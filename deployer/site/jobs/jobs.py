@@ -241,6 +241,8 @@ def folders(store: Store) -> Tuple[List[str], List[str]]:
         if not name.startswith("."):  # else it is being created or removed
             folder = os.path.join(store.jobs, name)
             try:
+                if groups.is_group(folder):
+                    groups.read(folder)  # another user's could be malformed
                 state = files.status(os.path.join(folder, result.LAUNCH_FILE))
                 readable += [(state.st_mtime, folder)] if state else []
             except UsageError:
@@ -372,7 +374,7 @@ def cancel(folder: str) -> bool:
     if current is None or not current.active:
         return False
     try:
-        for each in [known] if task is not None else job_ids(folder):
+        for each in [known] if alone or task is not None else job_ids(folder):
             its.parse_cancel(*ask(its.cancel(each)))
     except (Refused, JobFailed) as error:
         if files.is_own(folder):

@@ -90,7 +90,7 @@ def test_random_values_are_the_same_in_every_python():
         ({"gird": {"a": [1]}}, "gird"),
         ({"grid": {"a": [1]}, "tasks": 3}, "it needs one of grid"),
         ({"grid": {}}, "grid is empty"),
-        ({"grid": [1]}, "grid is empty, or not a dict"),
+        ({"grid": [1]}, "grid is empty, or not a mapping"),
         ({"grid": {"a": []}}, "a: not a list of values"),
         ({"grid": {"a": 1}}, "a: not a list of values"),
         ({"grid": {"a b": [1]}}, "'a b' is not the name of a parameter"),

@@ -195,6 +195,18 @@ def test_an_id_in_another_users_file_is_not_an_option_of_a_command(group):
     assert jobs.elements(group) == {0: ""}
 
 
+@pytest.mark.parametrize("text", ["{}", "x", '{"arrays": [{"tasks": "0-99999"}]}'])
+def test_a_malformed_group_of_another_user_hides_no_other_job(group, store, capfd, text):
+    own = run.prepare(store, RunRequest("hello"))
+    stamp = '{"schema": "deployer.tasks", "format": 1, "min_reader": 1, "tasks": [], '
+    files.write_text(os.path.join(group, "tasks.json"), text.replace("{", stamp, 1) if "arrays" in text else text)
+    assert main.main(["jobs", "--root", store.root]) == EXIT_DONE
+    said = capfd.readouterr()
+    assert os.path.basename(own) in said.out
+    assert f"warning: {os.path.basename(group)}" in said.err
+    assert jobs.find(store, os.path.basename(own)) == own
+
+
 @pytest.mark.parametrize(
     ("kind", "both", "single", "job_id", "element"),
     [
