@@ -37,6 +37,8 @@ VARIABLES = (
     UserVariable(("DEPLOYER_RESULT",), JOB, "the file to which a program writes its own result, as one JSON object"),
     UserVariable(("DEPLOYER_CHECKPOINT",), JOB,
                  "with `run --again`: the folder with the state that the next job continues from"),
+    UserVariable(("DEPLOYER_TASK", "DEPLOYER_TASKS", "DEPLOYER_PARAMETERS"), JOB,
+                 "of a group: the task's number, the number of tasks, and the JSON file with its parameters"),
     UserVariable(("NO_COLOR",), BOTH, "not empty: no colour"),
     UserVariable(("CLICOLOR",), BOTH, "0: no colour"),
     UserVariable(("FORCE_COLOR", "CLICOLOR_FORCE"), BOTH, "neither empty nor 0: colour in pipes too, unless NO_COLOR"),

@@ -194,6 +194,27 @@ def test_each_start_of_a_script_has_a_folder_of_its_own(site: Site, image: str, 
     assert f"({array}.2)" in site.tool("cancel", f"{array}.2")  # has just ended, or is ending
 
 
+@pytest.mark.timeout(600)
+def test_a_failed_task_of_an_array_is_repeated_alone(site: Site, image: str, kind: str) -> None:
+    program = "echo $DEPLOYER_TASK of $DEPLOYER_TASKS >>ran; [ $DEPLOYER_TASK != 4 ] || [ -e go ]"
+    words = ["--plan", f"lab-{kind}", "--nodes", "1", "--array", "0,4,7%2", "--", "sh", "-c", program]
+    if kind == "hosts":
+        assert "need a batch system with arrays" in site.cli("run", *site.options, image, *words, code=3).stderr
+        return
+    group = json.JSONDecoder().raw_decode(site.cli("run", *site.options, image, "--json", *words).stdout)[0]
+    assert "3 tasks" not in site.cli("status", *site.options, group["job"], "--wait", code=1).stderr
+    folder = site.lab.home / "alice" / "deployer" / "jobs" / group["job"]
+    (folder / "4" / "go").touch()
+    again = json.loads(site.cli("retry", *site.options, group["job"], "--json").stdout)
+    assert again["tasks"] == [4]
+    assert "3 done" in site.cli("status", *site.options, group["job"], "--wait").stdout
+    for number in (0, 4, 7):
+        result = json.loads((folder / str(number) / "result.json").read_text())
+        assert (result["task"], result["exit_code"]) == (number, 0)
+        assert (folder / str(number) / "ran").read_text() == f"{number} of 3\n" * (2 if number == 4 else 1)
+    assert not list(folder.glob("*/batch-system*"))
+
+
 def test_what_the_site_does_not_have_is_refused_in_its_own_words(site: Site, image: str, kind: str) -> None:
     more = ["--nodes", "3"] if kind == "hosts" else ["--nodes", "2", "--partition", "nope"]
     said = {

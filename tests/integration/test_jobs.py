@@ -311,6 +311,78 @@ def started(site: Site, count: int, first: str) -> dict[str, dict[str, Any]]:
     return found
 
 
+#: A task of a sweep: its result has what it was given. All tasks but the first wait for a file.
+TASK = (
+    "import json, os, sys, time; own = json.load(open(os.environ['DEPLOYER_PARAMETERS'])); "
+    "number = int(os.environ['DEPLOYER_TASK']); print('task', number, 'of', os.environ['DEPLOYER_TASKS'], flush=True); "
+    "[time.sleep(0.2) for _ in iter(lambda: number == 0 or os.path.exists('/mnt/go'), True)]; "
+    "open('ended', 'a').write('x'); "
+    "json.dump({'lr': own['lr'], 'loss': number / 8, 'words': sys.argv[1:]}, open(os.environ['DEPLOYER_RESULT'], 'w'))"
+)
+
+
+@pytest.mark.timeout(600)
+def test_a_sweep_that_is_cancelled_and_repeated_ends_each_task_once(site: Site, anything: str, tmp_path: Path) -> None:
+    """Two tasks run at a time; the first one has ended when the group is cancelled, and is not repeated."""
+    sweep = tmp_path / "grid.yaml"
+    sweep.write_text("at_once: 2\ngrid:\n  lr: [0.1, 0.2, 0.3]\n  mode: ['a b', $x]\n")
+    site.alice("mkdir sweep")
+    words = (
+        "--nodes",
+        "1",
+        "--bind",
+        "/home/alice/sweep:/mnt",
+        "--sweep",
+        sweep,
+        "--json",
+        "--",
+        "python3",
+        "-c",
+        TASK,
+    )
+    group = record(site.cli("run", *site.options, anything, *words).stdout)
+    name = group["job"]
+
+    def kinds() -> list[str]:
+        tasks = record(site.tool("jobs", name, "--json"))["tasks"]
+        return ["done" if task["exit_code"] == 0 else task["state"] for task in tasks]
+
+    until(lambda: kinds().count("done") == 1, "the end of the first task")
+    rows = site.cli("jobs", *site.options).stdout
+    assert f"{name}: 1 done" in rows
+    assert f"{name}.1" not in rows
+    site.cli("cancel", *site.options, f"{name}.5")
+    assert f"{name} ({group['job_id']}) cancelled" in site.cli("cancel", *site.options, name).stdout
+    until(lambda: not record(site.tool("status", name, "--json"))["active"], "the end of all")
+    assert (kinds()[0], kinds().count("done")) == ("done", 1)
+    assert site.cli("status", *site.options, name, "--wait", code=1).stderr.count(f"retry {name}") == 1
+
+    site.alice("touch sweep/go")
+    again = record(site.cli("retry", *site.options, name, "--json").stdout)
+    assert again["tasks"] == [1, 2, 3, 4, 5]
+    assert (
+        site.cli("status", *site.options, name, "--wait").stdout
+        == f"job {name} ({again['job_id']}): COMPLETED, 6 done\n"
+    )
+    assert record(site.cli("retry", *site.options, name, "--json").stdout)["tasks"] == []
+    target = tmp_path / "fetched"
+    site.cli("result", *site.options, name, "-o", target)
+    modes = ["a b", "$x"] * 3
+    for number, (lr, mode) in enumerate(zip([0.1, 0.1, 0.2, 0.2, 0.3, 0.3], modes, strict=True)):
+        result = json.loads((target / str(number) / "result.json").read_text())
+        assert (result["job"], result["task"], result["exit_code"]) == (f"{name}.{number}", number, 0)
+        assert result["parameters"] == {"lr": lr, "mode": mode}
+        assert result["payload"] == {"lr": lr, "loss": number / 8, "words": [f"--lr={lr}", f"--mode={mode}"]}
+        assert [rank["exit_code"] for rank in result["ranks"]] == [0]
+        assert (target / str(number) / "ended").read_text() == "x"
+        assert (target / str(number) / "output.log").read_text() == f"task {number} of 6\n"
+    table = site.cli("report", target).stdout.splitlines()
+    assert table[0].split() == ["task", "state", "exit_code", "seconds", "lr", "mode", "lr", "loss"]
+    assert table[6].split()[:3] == ["5", "COMPLETED", "0"]
+    assert record(site.tool("report", name, "--json"))["tasks"][2]["figures"] == {"lr": 0.2, "loss": 0.25}
+    assert f"{name}.3" in site.cli("status", *site.options, f"{again['job_id']}_3").stdout
+
+
 def test_a_script_that_is_submitted_again_or_as_an_array_keeps_its_starts_apart(
     site: Site, anything: str, tmp_path: Path
 ) -> None:

@@ -66,6 +66,7 @@ def add_parsers(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Deploy once, or after each change."""
     settings.fill(args, how="deployer deploy DEF SITE")
+    foresight.read_sweep(args)
     if not args.watch:
         return _once(args)[0]
     if args.json or args.dry_run:
@@ -122,7 +123,9 @@ def _once(args: argparse.Namespace, submitted: str = "") -> tuple[int, str]:
         elif done.job:
             if terminal.is_quiet() and not args.json:  # no stage has printed the result
                 terminal.show(f"job {done.job} submitted as {done.job_id}")
-            common.suggest(args, "logs", *site_options(args), "-f", done.job)
+            common.suggest(
+                args, *(["jobs"] if args.array or args.sweep else ["logs", "-f"]), *site_options(args), done.job
+            )
         if args.json:
             stages = [stage.record() for stage in deploy.stages]
             status = deploy.remote.site(["status", last]).record if done.job else None
@@ -152,7 +155,8 @@ def _follow(args: argparse.Namespace, deploy: Deploy, done: Deployed) -> tuple[i
     quiet, site = ["--quiet"] if terminal.is_quiet() else [], site_options(args)
     job, number = done.job, done.job_id
     while True:
-        status = deploy.remote.attach(["logs", "--follow", job, *quiet], site).status
+        follow = ["logs", "--follow", job, *quiet]
+        status = EXIT_DONE if args.array or args.sweep else deploy.remote.attach(follow, site).status
         after = deploy.continuation(job) if args.again and status != EXIT_INTERRUPTED else None
         if after is None:
             break

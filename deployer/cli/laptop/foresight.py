@@ -4,12 +4,16 @@ The rules are those of the site's ``run`` (``site/run/prepare/request.py``), app
 """
 
 import argparse
+import json
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 
 from deployer.cli.site import jobs
+from deployer.connected.ground.yaml_model import Document
 from deployer.connected.site_profile.plan import make_plan
 from deployer.connected.site_profile.profile import Profile
 from deployer.contract.base.errors import DeployerError, Refused, Unknown, UsageError
+from deployer.contract.bundle import sweep
 from deployer.contract.bundle.job import Job, find
 from deployer.contract.rules.verdict import judged
 from deployer.contract.site.plan import NATIVE, NO_MPI, Plan
@@ -60,6 +64,22 @@ def of_run(args: argparse.Namespace, profile: Profile) -> None:
             objections.append(error)
     if objections and len(objections) == len(names):  # otherwise the site may have a plan that permits it
         raise objections[0]
+
+
+def read_sweep(args: argparse.Namespace) -> None:
+    """Replace the file of ``--sweep`` with its content as JSON, which the site's command line accepts too.
+
+    Raises:
+        UsageError: it is not a sweep, or too long for a command line.
+    """
+    if not args.sweep or args.sweep.lstrip().startswith("{"):
+        return
+    document = Document(Path(args.sweep), "a sweep")
+    given = document.mapping()
+    for problem in document.problems:
+        raise UsageError(problem.text())
+    sweep.of_sweep(given, args.sweep)
+    args.sweep = json.dumps(given, default=str)
 
 
 def _request(args: argparse.Namespace) -> RunRequest:

@@ -55,7 +55,8 @@ GROUPS = {
     ),
     "on the site, over ssh (with --site SITE)": (
         Command("run", "laptop.remote", "submit a job of an installed image", "--site lab trained --nodes 2 --wait"),
-        Command("jobs", "laptop.remote", "list the jobs, the newest first", "--site lab"),
+        Command("retry", "laptop.remote", "repeat the tasks of a group that failed or never ran", "--site lab 4711"),
+        Command("jobs", "laptop.remote", "list the jobs, the newest first, or the tasks of a group", "--site lab"),
         Command("status", "laptop.remote", "show the state of a job", "--site lab"),
         Command("logs", "laptop.remote", "show what a job printed", "--site lab -f"),
         Command("result", "laptop.result", "fetch and show what a job wrote", "--site lab"),

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 #: The commands that run on the site, and the modules of ``cli.site`` with their parsers, which are slow to import.
 _COMMANDS = {
-    **dict.fromkeys(("run", "jobs", "status", "logs", "cancel", "notebook", "shell"), "jobs"),
+    **dict.fromkeys(("run", "retry", "jobs", "status", "logs", "cancel", "notebook", "shell"), "jobs"),
     "doctor": "doctor", "squash": "installs", **dict.fromkeys(("list", "remove", "gc"), "images"),
 }  # fmt: skip
 #: Options of `run` that do not change the job.
@@ -64,9 +64,11 @@ def _forward(args: argparse.Namespace) -> int:
     if args.command == "run":
         from deployer.cli.laptop import foresight
 
+        foresight.read_sweep(args)
         foresight.of_run(args, profile)
     ours = common.Parser(add_help=False)
     add_site(ours)
+    ours.add_argument("--sweep")
     behind = args.words[args.words.index(args.command) + 1 :]
     words = [args.command, *map(str, ours.parse_known_args(behind)[1])]  # without the laptop's options
     report = args.command == "doctor" and doctor.new_file(args)
@@ -74,6 +76,8 @@ def _forward(args: argparse.Namespace) -> int:
         words.insert(1, "--quiet")  # it was given before the command
     if hasattr(args, "plan") and not args.plan:
         words += ["--plan", profile.name]  # the bundle may also have plans for other sites
+    if getattr(args, "sweep", None):
+        words.append(f"--sweep={args.sweep}")
     if args.rest:
         words += ["--", *args.rest]
     with Remote(profile, args.ssh_config) as remote:

@@ -9,7 +9,7 @@ from typing import Any
 
 from deployer.cli.laptop import settings
 from deployer.cli.laptop.remote import add_site, site_options
-from deployer.cli.site import common
+from deployer.cli.site import common, run_table
 from deployer.contract.base import json_records
 from deployer.contract.base.errors import TransferError, UsageError
 from deployer.contract.base.json_records import Fields
@@ -48,40 +48,42 @@ def add_parsers(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Fetch the result and print it."""
-    from deployer.connected.transfer.published import profile_of
-    from deployer.connected.transfer.remote import Remote
-
     settings.fill(args)
     if (args.follow or args.sync) and not args.output:
         raise UsageError(f"{'--follow' if args.follow else '--sync'} needs a folder: -o DIR")
     if not args.follow and (args.only or args.tensorboard):
         raise UsageError(f"{'--only' if args.only else '--tensorboard'} goes with --follow")
-    if args.follow:
-        _follow(args)
-        return
+    (_follow if args.follow else _fetch)(args)
+
+
+def _fetch(args: argparse.Namespace) -> None:
+    from deployer.connected.transfer.published import profile_of
+    from deployer.connected.transfer.remote import Remote
+
     with Remote(profile_of(args.site, args.ssh_config), args.ssh_config) as remote:
         remote.prepare()
         status = remote.site(["status", *([args.job] if args.job else [])])
-        folder = status.text("folder")
+        folder, tasks = status.text("folder"), status.record.get("tasks")
         result = None
         if remote.has(folder, _NAME):
-            what = f"{_NAME} of {status.text('job')}"
             data = remote.fetch(f"{folder}/{_NAME}", _LIMIT)
-            result = json_records.parse(data, what, TransferError, limit=json_records.MAX_LARGE)
-            if not isinstance(result, dict):
-                raise TransferError(f"{what} is not a JSON object")
+            result = _read(data, f"{_NAME} of {status.text('job')}")
         if args.output and not (args.sync and args.output.is_dir()):  # the copy of an earlier call is uploaded again
             remote.download(folder, args.output)
-        written = {} if args.output or args.json else remote.files_in(folder)
+        written = {} if args.output or args.json or tasks else remote.files_in(folder)
     fetched = str(args.output) if args.output else None
     _sync(args)
     if common.as_json(args, {**status.record, "result": result, "fetched": fetched}):
         return
-    _show(status, result)
+    if tasks:
+        terminal.show(f"{status.text('job')}: {status.text('state')}, {status.text('reason')}")
+        run_table.show_tasks(args, tasks)
+    else:
+        _show(status, result)
     if args.output:
         terminal.show(f"job folder copied to: {args.output}")
-        if result is not None:
-            common.suggest(args, "report", str(args.output), "--html", "page.html")
+        if tasks or result is not None:
+            common.suggest(args, "report", str(args.output), *(() if tasks else ("--html", "page.html")))
         return
     sizes: dict[str, list[int]] = {}  # by folder
     for path, state in sorted(written.items()):
@@ -91,6 +93,13 @@ def run(args: argparse.Namespace) -> None:
         count = f"  ({counted(len(group), 'file')})" if name.endswith("/") else ""
         terminal.show(f"{human(sum(group)):>12}  {name}{count}")
     common.suggest(args, "result", *site_options(args), status.text("job"), "-o", "DIR")
+
+
+def _read(data: bytes, what: str) -> json_records.Record:
+    result = json_records.parse(data, what, TransferError, limit=json_records.MAX_LARGE)
+    if not isinstance(result, dict):
+        raise TransferError(f"{what} is not a JSON object")
+    return result
 
 
 def _follow(args: argparse.Namespace) -> None:
@@ -117,9 +126,9 @@ def _follow(args: argparse.Namespace) -> None:
         status = following.follow(connect, words, copy_of, max(args.every, 1.0), terminal.tell)
         _sync(args)
         path = args.output / _NAME
-        result = json_records.parse(path.read_bytes(), str(path), TransferError) if path.is_file() else None
+        result = _read(path.read_bytes(), str(path)) if path.is_file() else None
         if not common.as_json(args, {**status.record, "result": result, "fetched": str(args.output)}):
-            _show(status, result if isinstance(result, dict) else None)
+            _show(status, result)
         if copies[0].large:
             names = ", ".join(sorted(copies[0].large)[:3])
             terminal.warn(

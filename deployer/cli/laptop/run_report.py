@@ -39,7 +39,12 @@ def run(args: argparse.Namespace) -> None:
         return
     if args.plot:
         plot.check(args.plot)
-    collected = _there(args) if args.site else _here(args.job)
+    answer = _there(args) if args.site else None
+    tasks = answer.record.get("tasks") if answer else reports.of_group(args.job, None)
+    if tasks:
+        run_table.show_tasks(args, tasks)
+        return
+    collected = Collected(*measured_runs.of_record(answer)) if answer else _here(args.job)
     rows = run_table.show(args, collected.runs, collected.left_out, published_runs.published(args.beside))
     if args.plot:
         plot.draw(args.plot, rows)
@@ -64,8 +69,8 @@ def _page(args: argparse.Namespace) -> None:
     common.show_result(args, {"page": str(args.html)}, f"wrote {args.html}")
 
 
-def _there(args: argparse.Namespace) -> Collected:
-    """Return the figures of a site's jobs."""
+def _there(args: argparse.Namespace) -> Fields:
+    """Return the site's report on its jobs."""
     settings.fill(args)
     from deployer.connected.transfer.published import profile_of
     from deployer.connected.transfer.remote import Remote
@@ -73,7 +78,7 @@ def _there(args: argparse.Namespace) -> Collected:
     with Remote(profile_of(args.site, args.ssh_config), args.ssh_config) as remote:
         remote.prepare()
         answer = remote.site(["report", *args.job])
-    return Collected(*measured_runs.of_record(Fields(answer.record, answer.what, TransferError, own=True)))
+    return Fields(answer.record, answer.what, TransferError, own=True)
 
 
 def _here(paths: list[str]) -> Collected:

@@ -9,7 +9,7 @@ import sys
 import time
 from typing import IO, TYPE_CHECKING, Any, Callable, List, Optional
 
-from deployer.cli.site import common
+from deployer.cli.site import common, run_table
 from deployer.contract.base.dialogue import ANNOUNCE, ANSWER, CALLER, TOKEN
 from deployer.contract.base.errors import EXIT_INTERRUPTED, JobFailed, UsageError
 from deployer.contract.base.shell import quoted
@@ -24,6 +24,7 @@ from deployer.site.storage.store import REFERENCE, Store, locate
 from deployer.system import files, terminal
 
 if TYPE_CHECKING:
+    from deployer.contract.bundle.sweep import TaskGroup
     from deployer.site.container.container import Home
     from deployer.site.jobs.jobs import Status
     from deployer.site.run.exec import ExecRequest
@@ -69,7 +70,10 @@ def add_parsers(subparsers: Any) -> None:
     common.add(parser, "--port", "PORT", "the laptop's, for the browser (default: %(default)s)", type=int, default=8888)
     _add_limits(parser)
 
-    common.add_store_command(subparsers, "jobs", _jobs)
+    parser = common.add_store_command(subparsers, "retry", _retry)
+    common.add(parser, "job", "GROUP[.TASK]", "a group of tasks, or one of its tasks")
+    parser = common.add_store_command(subparsers, "jobs", _jobs)
+    common.add(parser, "job", "GROUP", "list the tasks of this group (default: all jobs)", nargs="?")
     job, last, only = "its name or the scheduler's id (default: %s)", "the last", "the active one, if there is only one"
     for name, run, default in (("status", _status, last), ("logs", _logs, last), ("cancel", _cancel, only)):
         parser = common.add_store_command(subparsers, name, run, has_record=name != "logs")
@@ -89,6 +93,11 @@ def add_job_options(parser: argparse.ArgumentParser) -> None:
     common.add(parser, "--stdin", "FILE", text)
     text = "if the job saves its state before the time limit, continue it in up to N more jobs"
     common.add(parser, "--again", "N", text, type=int)
+    which = parser.add_mutually_exclusive_group()
+    common.add(which, "--array", "FIRST-LAST[%M]", "submit an array of tasks with these numbers, at most M at a time")
+    common.add(
+        which, "--sweep", "FILE", "submit an array of tasks with the parameters of this file: grid, random or list"
+    )
     text = "send SIGUSR1 to the ranks this many seconds before the time limit (default: %(default)s)"
     common.add(parser, "--warn", "SECONDS", text, type=int, default=WARN)
     common.add(parser, "--gpus-per-rank", "N", "GPUs that each rank sees (default: the job's, else all)", type=int)
@@ -150,8 +159,21 @@ def request(args: argparse.Namespace) -> "RunRequest":
 
     wanted = {"image": getattr(args, "image", ""), "plan": getattr(args, "plan", None), "memory_mb": args.memory}
     options = common.from_options(SubmissionOptions, args, directives=args.directive)
-    wanted.update(binds=args.bind, extra=args.rest, home=_home(args), options=options)
+    wanted.update(binds=args.bind, extra=args.rest, home=_home(args), options=options, tasks=_tasks(args))
     return common.from_options(RunRequest, args, **wanted)
+
+
+def _tasks(args: argparse.Namespace) -> "Optional[TaskGroup]":
+    """Return the tasks of a group; None: the job is not one."""
+    from deployer.contract.base import json_records
+    from deployer.contract.bundle import sweep
+
+    if args.sweep:
+        inline = args.sweep.startswith("{")  # a laptop sends the content of the file
+        data = args.sweep.encode("utf-8", "surrogateescape") if inline else files.read_bytes(args.sweep)
+        what = "the sweep" if inline else args.sweep
+        return sweep.of_sweep(json_records.Fields(json_records.parse(data, what), what).record, what)
+    return sweep.of_array(args.array) if args.array else None
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -191,8 +213,18 @@ def _run(args: argparse.Namespace) -> int:
         return _wait(args, store, folder, repeated=before is not None)
     if args.json:
         terminal.show_json(dict(jobs.status(folder).record(), repeated=before is not None), indent=2)
-    common.suggest(args, "logs", "-f", os.path.basename(folder))
+    common.suggest(args, *(("jobs",) if wanted.tasks else ("logs", "-f")), os.path.basename(folder))
     return 0
+
+
+def _retry(args: argparse.Namespace) -> None:
+    from deployer.site.run import run
+
+    folder = jobs.find(locate(args.root), args.job)
+    job_id, tasks, active = run.repeat(folder)
+    listed = ", ".join(map(str, tasks)) or "none to repeat"
+    line = f"tasks of {args.job}: {listed}" + (f"; submitted as {job_id}" if tasks else "") + f"; {active} are active"
+    common.show_result(args, {"job": args.job, "job_id": job_id or None, "tasks": tasks, "active": active}, line)
 
 
 def _wait(
@@ -224,7 +256,7 @@ def _wait(
         terminal.show(*ending.lines(status))
         sys.stdout.flush()
     if failure:
-        lines = jobs.tail(folder)
+        lines = [] if status.tasks else jobs.tail(folder)
         new = [line for line in lines if not _repeats(failure, line)]
         terminal.complain([f"| {line}" for line in (new if tail else ())])
         if getattr(args, "after_log", False) and len(new) < len(lines):
@@ -297,6 +329,9 @@ def _home(args: argparse.Namespace) -> "Home":
 
 def _jobs(args: argparse.Namespace) -> None:
     store = locate(args.root)
+    if args.job is not None:
+        run_table.show_tasks(args, jobs.status(jobs.find(store, args.job)).record().get("tasks"))
+        return
     seen = overview.look(store)
     records = [dict(status.record(), created=status.launch.created) for status in seen.jobs]
     record = {"jobs": records, "unreadable": [folder for folder, _ in seen.unreadable]}
@@ -314,7 +349,8 @@ def _table(statuses: "List[Status]", stream: Optional[IO[str]] = None) -> List[s
         launch = status.launch
         when = time.strftime("%m-%d %H:%M", time.localtime(launch.created))
         # A job's name begins with its bundle's name.
-        rows.append([status.job_id or "-", status.state, when, str(launch.nodes), launch.version, launch.job])
+        name = f"{launch.job}: {status.reason}" if status.tasks else launch.job
+        rows.append([status.job_id or "-", status.state, when, str(launch.nodes), launch.version, name])
     return common.table(("NUMBER", "STATE", "CREATED", "NODES", "VERSION", "JOB"), rows, ("NODES",), stream)
 
 
@@ -330,7 +366,7 @@ def _status(args: argparse.Namespace) -> int:
         terminal.show_json(dict(status.record(), continued_by=next_job, own=files.is_own(folder)), indent=2)
     else:
         terminal.show(status.line())
-    if status.active:
+    if status.active and not status.tasks:
         common.suggest(args, "logs", "-f", os.path.basename(folder))
     elif status.exit_code == 0:
         _suggest_result(args, folder)

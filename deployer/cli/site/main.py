@@ -24,7 +24,8 @@ GROUPS = {
     ),
     "run jobs": (
         Command("run", "site.jobs", "submit a job of an installed image", "trained --nodes 2 --wait"),
-        Command("jobs", "site.jobs", "list the jobs, the newest first"),
+        Command("retry", "site.jobs", "repeat the tasks of a group that failed or never ran", "4711"),
+        Command("jobs", "site.jobs", "list the jobs, the newest first, or the tasks of a group"),
         Command("status", "site.jobs", "show the state of a job"),
         Command("logs", "site.jobs", "show what a job printed", "-f"),
         Command("cancel", "site.jobs", "end a job", "4711"),

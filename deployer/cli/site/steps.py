@@ -48,6 +48,7 @@ def add_parsers(subparsers: Any) -> None:
     parser.add_argument("folder", metavar="JOBDIR")
     common.add(parser, "--script", "FILE", "the script that runs", required=True)
     common.add(parser, "--id", "ID", "the batch system's id of this start", default="")
+    common.add(parser, "--array", "N", "the array of the group whose task starts")
     parser = add("again", _again, "Called by job.sh: submit the job that continues this one.")
     parser.add_argument("folder", metavar="JOBDIR")
     parser = add("shield", _shield, "Called by job.sh: become COMMAND, with SIGTERM blocked.")
@@ -173,7 +174,7 @@ def _judge(args: argparse.Namespace, step: str, code: int, signal: str) -> int:
 def _start(args: argparse.Namespace) -> None:
     from deployer.site.run import again
 
-    sys.stdout.write(again.start(args.folder, args.script, args.id) + "\n")  # noqa: TID251  job.sh reads it
+    sys.stdout.write(again.start(args.folder, args.script, args.id, args.array) + "\n")  # noqa: TID251  job.sh reads it
 
 
 def _again(args: argparse.Namespace) -> None:

@@ -442,7 +442,7 @@ class Remote:
 
         def hear(line: bytes) -> bool:
             nonlocal job, number
-            announced = re.match(rf"{MARK}([\w.+-]+) ([\w.;-]+)$", line.decode("utf-8", "replace"))
+            announced = re.match(rf"{MARK}([\w.+-]+) ([\w.;\[\]-]+)$", line.decode("utf-8", "replace"))
             if announced and not job:
                 job, number = announced.groups()
             if announced and reported:

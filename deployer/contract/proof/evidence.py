@@ -77,6 +77,8 @@ class Launch(NamedTuple):
         workers: training processes per rank, because torchrun starts several.
         network: the expected speed of the network between the nodes; None: unknown.
         accept: codes of findings to treat as warnings.
+        task: the number of the task of a group; None: the job is not one.
+        parameters: the parameters of that task.
     """
 
     job: str
@@ -114,6 +116,8 @@ class Launch(NamedTuple):
     workers: int = 1
     network: Optional[ExpectedNetwork] = None
     accept: Sequence[str] = ()
+    task: Optional[int] = None
+    parameters: Mapping[str, Any] = {}
 
     @property
     def ranks(self) -> int:

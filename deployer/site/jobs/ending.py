@@ -23,6 +23,8 @@ def lines(status: Status) -> List[str]:
     exit_code = "" if status.exit_code is None else "exit %d" % status.exit_code
     took = status.elapsed if status.seconds is None else "%d s" % status.seconds
     end = ", ".join(filter(None, (status.state, exit_code, took)))
+    if status.tasks:
+        return [f"job {status.launch.job} ({status.job_id}): {status.state}, {status.reason}"]
     shown = [f"job {status.launch.job} ({status.job_id}): {end}", f"log: {os.path.join(status.folder, result.LOG)}"]
     try:
         fields = result.read(status.folder)

@@ -6,14 +6,14 @@ import shutil
 import sys
 import time
 from contextlib import suppress
-from typing import IO, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import IO, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 from deployer.contract.base.errors import DeployerError, JobFailed, MissingTool, Refused, TransferError, UsageError
 from deployer.contract.base.json_records import Record
 from deployer.contract.base.text import printable
 from deployer.contract.proof.evidence import Launch
 from deployer.contract.rules.findings import Finding, coded, errors, finding
-from deployer.site.jobs import result
+from deployer.site.jobs import groups, result
 from deployer.site.jobs.schedulers import SCHEDULERS
 from deployer.site.jobs.schedulers.interface import JobState, NotTaken, Scheduler
 from deployer.site.proof import causes, memory
@@ -60,6 +60,8 @@ class Status(NamedTuple):
             also why the scheduler could not report whether it was submitted.
         remedy: what to do about it, or empty.
         seconds: how long the job took, if it has ended.
+        figures: the numbers at the top of the payload's own result.
+        tasks: the statuses of a group's tasks.
     """
 
     launch: Launch
@@ -74,11 +76,17 @@ class Status(NamedTuple):
     problem: str
     seconds: Optional[int] = None
     remedy: str = ""
+    figures: Mapping[str, float] = {}
+    tasks: Sequence["Status"] = ()
 
     def record(self) -> Record:
         """Return the status as a JSON object."""
         of_launch = {name: getattr(self.launch, name) for name in ("job", "bundle", "version", "site")}
-        own = {name: value for name, value in self._asdict().items() if name != "launch"}
+        own = {name: value for name, value in self._asdict().items() if name not in ("launch", "figures", "tasks")}
+        if self.launch.task is not None:
+            own.update(task=self.launch.task, parameters=dict(self.launch.parameters), figures=self.figures)
+        if self.tasks:
+            own["tasks"] = [task.record() for task in self.tasks]
         return dict(of_launch, **own, log=os.path.join(self.folder, result.LOG))
 
     def line(self) -> str:
@@ -136,7 +144,7 @@ def ask(argv: Sequence[str], submits: str = "") -> Tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
-def submit(known: Scheduler, script: str, seconds: int, after: Optional[str] = None) -> str:
+def submit(known: Scheduler, script: str, seconds: int, after: Optional[str] = None, array: Sequence[str] = ()) -> str:
     """Submit a job and return its scheduler id.
 
     If there is no clear answer, for example after a timeout, the scheduler is asked whether it has the job anyway.
@@ -145,19 +153,21 @@ def submit(known: Scheduler, script: str, seconds: int, after: Optional[str] = N
         script: the path of the batch script.
         seconds: how long it may run.
         after: as in ``Scheduler.submit``.
+        array: the same.
 
     Raises:
         NotTaken, MissingTool: the scheduler certainly does not have the job.
         Refused, TransferError, JobFailed: it may have the job.
     """
-    argv = [*known.submit(script, after), *([] if known.prefix else [str(seconds)])]  # else the script contains it
+    last = [] if known.prefix else [str(seconds)]  # else the script contains it
+    argv = [*known.submit(script, after, array), *last]
     try:
         return known.parse_submit(*ask(argv, submits=known.submits or argv[0]))
     except (NotTaken, MissingTool):
         raise
     except DeployerError:
         with suppress(DeployerError):
-            number = _found(known, script)
+            number = None if array else _found(known, script)
             if number is not None:
                 return number
         raise
@@ -184,13 +194,16 @@ def number(folder: str) -> Optional[str]:
         UsageError: the folder is not a job's, or cannot be accessed.
         TransferError, Refused: the scheduler does not answer, or its command failed.
     """
-    known = job_id(folder)
-    kind = None if known else SCHEDULERS.get(result.launch(folder).scheduler)
+    known, group = job_id(folder), groups.read(folder) if groups.is_group(folder) else None
+    kind = None if known or (group and len(group.arrays) > 1) else SCHEDULERS.get(result.launch(folder).scheduler)
     if kind is None or not files.is_own(folder):
         return known
     with suppress(MissingTool):  # then this host did not submit it
         known = _found(kind, os.path.join(folder, result.SCRIPT))
-    if known:
+    if known and group:
+        known = groups.array_id(known)
+        groups.write(folder, group.submitted(known))
+    elif known:
         with suppress(DeployerError):  # for example on a full disk: the scheduler can be asked again
             files.write_text(os.path.join(folder, result.JOB_ID), known + "\n")
     return known
@@ -207,9 +220,13 @@ def find(store: Store, reference: Optional[str]) -> str:
     if reference is None:
         return next((folder for folder in reversed(readable) if job_id(folder)), readable[-1])
     for folder in reversed(readable):
-        number = job_id(folder) or ""
-        if reference and reference in (os.path.basename(folder), number, number.partition(";")[0]):  # with its cluster
+        ids = job_ids(folder)
+        if reference in (os.path.basename(folder), *ids, *(number.partition(";")[0] for number in ids)):
             return folder
+    for folder in filter(groups.is_group, reversed(readable) if reference else ()):
+        for task, number in elements(folder).items():
+            if reference in (f"{os.path.basename(folder)}.{task}", number, number.partition(";")[0]):
+                return os.path.join(folder, str(task))
     last = ", ".join(os.path.basename(folder) for folder in readable[-5:])
     raise UsageError(f"no job {reference} under {store.jobs}", "the last ones: " + last)
 
@@ -224,6 +241,8 @@ def folders(store: Store) -> Tuple[List[str], List[str]]:
         if not name.startswith("."):  # else it is being created or removed
             folder = os.path.join(store.jobs, name)
             try:
+                if groups.is_group(folder):
+                    groups.read(folder)  # another user's could be malformed
                 state = files.status(os.path.join(folder, result.LAUNCH_FILE))
                 readable += [(state.st_mtime, folder)] if state else []
             except UsageError:
@@ -233,21 +252,76 @@ def folders(store: Store) -> Tuple[List[str], List[str]]:
 
 def job_id(folder: str) -> Optional[str]:
     """Return the scheduler's id of a job; None if it was never submitted. The script also writes the id."""
+    ids = job_ids(folder)
+    return ids[-1] if ids else None
+
+
+def job_ids(folder: str) -> List[str]:
+    """Return the scheduler's ids of a job, the oldest first: a group has one for each of its arrays."""
     try:
-        with files.open_regular(os.path.join(folder, result.JOB_ID)) as stream:
-            number = stream.read().decode("ascii").strip()
+        if groups.is_group(folder):
+            numbers = [array.job_id or "" for array in groups.read(folder).arrays]
+        else:
+            with files.open_regular(os.path.join(folder, result.JOB_ID)) as stream:
+                numbers = [stream.read().decode("ascii").strip()]
     except (FileNotFoundError, UnicodeDecodeError):
-        return None
-    except OSError as error:  # do not return None: then the image of an active job could be removed
+        return []
+    except OSError as error:  # do not return nothing: then the image of an active job could be removed
         files.refuse_unseen(os.path.join(folder, result.JOB_ID), error)
-    return number if any(each.owns(number) for each in SCHEDULERS.values()) else None
+    return [number for number in numbers if any(each.owns(number) for each in SCHEDULERS.values())]
+
+
+def elements(group: str) -> Dict[int, str]:
+    """Return the id of each task of a group in the last array that has it; empty if it was never submitted."""
+    known = scheduler(kind=result.launch(group).scheduler)
+    last, ids = {task.number: "" for task in groups.read(group).tasks}, job_ids(group)
+    for array in groups.read(group).arrays:
+        for index, task in array.by_index(known.own_numbers).items() if array.job_id in ids else ():
+            last[task] = known.element(array.job_id or "", index)
+    return last
+
+
+def tasks(group: str, known: Optional[Mapping[str, JobState]] = None) -> Dict[int, Status]:
+    """Return the statuses of a group's tasks by number; ``known``: the scheduler's states (None: query them)."""
+    launch, last, found = result.launch(group), elements(group), {}
+    if known is None:
+        known = states([(number, launch.scheduler) for number in job_ids(group)])
+    for task in groups.read(group).tasks:
+        folder, number = os.path.join(group, str(task.number)), last[task.number]
+        of_task = launch._replace(job=f"{launch.job}.{task.number}", task=task.number, parameters=task.parameters)
+        now, own = known.get(number), job_id(folder)
+        if own and (own == number or not (now and now.active)):
+            found[task.number] = describe(of_task, folder, own, known.get(own))
+        else:
+            found[task.number] = Status(of_task, folder, number or None, *(now or JobState("NEW")), None, "")
+    return found
+
+
+def _of_group(launch: Launch, folder: str, ids: Sequence[str], known: Mapping[str, JobState]) -> Status:
+    """Return the status of a group, as ``described``."""
+    every, kinds = list(tasks(folder, known).values()), {}  # type: List[Status], Dict[str, int]
+    for task in every:
+        kind = ("running" if task.nodes else "waiting") if task.active else "done" if task.exit_code == 0 else "failed"
+        kind = "not run" if kind == "failed" and not files.lexists(task.folder) else kind
+        kinds[kind] = kinds.get(kind, 0) + 1
+    active = any(task.active for task in every)
+    wrong = len(every) - kinds.get("done", 0) if ids and not active else 0
+    word = "RUNNING" if "running" in kinds else "PENDING" if active else "FAILED" if wrong else "COMPLETED"
+    shown = ", ".join("%d %s" % (count, kind) for kind, count in kinds.items())
+    exit_code = int(wrong > 0) if ids and not active else None
+    why, remedy = ("%d tasks have not ended well" % wrong, f"retry {launch.job}") if wrong else ("", "")
+    now, last = JobState(word if ids else "NEW", shown, active=active), ids[-1] if ids else None
+    return Status(launch, folder, last, *now, exit_code, why, None, remedy, tasks=every)
 
 
 def status(folder: str) -> Status:
-    """Return the status of a job from the scheduler and result.json.
+    """Return the status of a job, or a task, or a group, from the scheduler and result.json.
 
     A job without an id file is also NEW if the scheduler does not answer: most such jobs were only prepared.
     """
+    group, task = groups.group_of(folder)
+    if task is not None:
+        return tasks(group)[task]
     launch, known = result.launch(folder), job_id(folder)
     try:
         known = known or number(folder)
@@ -255,7 +329,17 @@ def status(folder: str) -> Status:
         new = describe(launch, folder, None, None)
         doubt = new._replace(problem="perhaps it was submitted: " + error.message, remedy=error.hint)
         return new if new.problem else doubt
-    return describe(launch, folder, known, state(known, launch.scheduler) if known else None)
+    if not groups.is_group(folder):
+        return describe(launch, folder, known, state(known, launch.scheduler) if known else None)
+    ids = job_ids(folder)
+    return _of_group(launch, folder, ids, states([(number, launch.scheduler) for number in ids]))
+
+
+def described(launch: Launch, folder: str, ids: Sequence[str], known: Mapping[str, JobState]) -> Status:
+    """Return the status of a job or a group with these ids; ``known`` are the scheduler's states."""
+    if groups.is_group(folder):
+        return _of_group(launch, folder, ids, known)
+    return describe(launch, folder, ids[-1] if ids else None, known.get(ids[-1]) if ids else None)
 
 
 def describe(launch: Launch, folder: str, number: Optional[str], known: Optional[JobState]) -> Status:
@@ -271,21 +355,27 @@ def describe(launch: Launch, folder: str, number: Optional[str], known: Optional
     problem, remedy = outcome.unreadable, ""
     if cause:
         problem, remedy = coded(f"{cause.subject}: {cause.message}", cause.code), printable(cause.remedy)
-    return Status(launch, folder, number, *known, exit_code, problem, seconds, remedy)
+    return Status(launch, folder, number, *known, exit_code, problem, seconds, remedy, outcome.figures)
 
 
 def cancel(folder: str) -> bool:
-    """Cancel a job; return False if it had already ended. Raises UsageError if it was never submitted."""
-    known = number(folder)
-    if known is None:
+    """Cancel a job, a task or a group; return False if it had already ended.
+
+    Raises:
+        UsageError: it was never submitted.
+    """
+    group, task = groups.group_of(folder)
+    known = number(folder) if task is None else elements(group)[task]
+    if not known:
         raise UsageError(f"{os.path.basename(folder)} was never submitted", "there is nothing to cancel")
-    kind = result.launch(folder).scheduler
-    current = state(known, kind)
+    kind = result.launch(group).scheduler
+    its, alone = scheduler(known, kind), task is None and not groups.is_group(folder)
+    current: Union[JobState, Status, None] = state(known, kind) if alone else status(folder)
     if current is None or not current.active:
         return False
-    its = scheduler(known, kind)
     try:
-        its.parse_cancel(*ask(its.cancel(known)))
+        for each in [known] if alone or task is not None else job_ids(folder):
+            its.parse_cancel(*ask(its.cancel(each)))
     except (Refused, JobFailed) as error:
         if files.is_own(folder):
             raise
@@ -311,7 +401,7 @@ def follow(folder: str, tell: Callable[[str], None]) -> None:
     answered = time.time()
     while True:
         try:
-            known = state(submitted, kind)
+            known = _now(folder, submitted, kind)
             answered = time.time()
         except TransferError as error:
             if time.time() - answered > _SILENCE:
@@ -328,8 +418,8 @@ def follow(folder: str, tell: Callable[[str], None]) -> None:
                 pause = _FIRST
         time.sleep(pause)
         pause = min(pause * _GROWTH, _LAST)
-    exit_code = final_exit(folder)
-    ended = describe(result.launch(folder), folder, submitted, known)
+    ended = _ended(folder, submitted, known)
+    exit_code = ended.exit_code
     tell("{}{}".format(ended.state, "" if exit_code is None else ", exit %d" % exit_code))
     if following(folder):
         return
@@ -339,6 +429,24 @@ def follow(folder: str, tell: Callable[[str], None]) -> None:
             f"job {os.path.basename(folder)} ({submitted}) ended as {ended.state}: {why}",
             ended.remedy or f"its log: {os.path.join(folder, result.LOG)}",
         )
+
+
+def _now(folder: str, number: str, kind: str) -> Optional[JobState]:
+    """Return the state of a job with this id, or of a group."""
+    if not groups.is_group(folder):
+        return state(number, kind)
+    seen = status(folder)
+    return JobState(seen.state, seen.reason, active=seen.active)
+
+
+def _ended(folder: str, number: str, known: Optional[JobState]) -> Status:
+    """Return the status of a job or a group that has ended; wait until the shared file system shows its result."""
+    if not groups.is_group(folder):
+        final_exit(folder)
+        return describe(result.launch(folder), folder, number, known)
+    if any(task.exit_code is None for task in status(folder).tasks):
+        time.sleep(_LAG)
+    return status(folder)
 
 
 def following(folder: str) -> str:
@@ -365,6 +473,9 @@ def tail(folder: str, lines: int = _TAIL) -> List[str]:
 
 def show_log(folder: str, follow_it: bool, out: Optional[IO[bytes]] = None) -> None:
     """Copy a job's log to ``out`` (stdout), with ``follow_it`` until the job has ended. Raises UsageError."""
+    if groups.is_group(folder):
+        name = f"{os.path.basename(folder)}.{min(elements(folder))}"
+        raise UsageError("a group has no log, but each of its tasks has one", f"logs {name}")
     target = out or sys.stdout.buffer  # noqa: TID251  what a job printed, with its own colours
     number = job_id(folder)
     if not files.exists(result.log(folder)) and not (follow_it and number):
@@ -446,12 +557,13 @@ def states(submitted: Sequence[Tuple[str, str]]) -> Dict[str, JobState]:
 
 
 class _Outcome(NamedTuple):
-    """The content of a job's result.json (exit code, seconds, first error), or why it cannot be read."""
+    """The content of a job's result.json (exit code, seconds, first error, figures), or why it cannot be read."""
 
     exit_code: Optional[int] = None
     seconds: Optional[int] = None
     wrong: Optional[Finding] = None
     unreadable: str = ""
+    figures: Mapping[str, float] = {}
 
 
 def _outcome(folder: str) -> _Outcome:
@@ -461,7 +573,10 @@ def _outcome(folder: str) -> _Outcome:
     try:
         fields = result.read(folder)
         wrong = next(iter(errors(result.findings(fields))), None)
-        return _Outcome(fields.maybe_number("exit_code"), fields.maybe_number("seconds"), wrong)
+        payload = fields.record.get("payload")
+        numbers = payload.items() if isinstance(payload, dict) else ()
+        own = {name: value for name, value in numbers if type(value) in (int, float)}
+        return _Outcome(fields.maybe_number("exit_code"), fields.maybe_number("seconds"), wrong, figures=own)
     except DeployerError as error:
         return _Outcome(unreadable=error.message)
 

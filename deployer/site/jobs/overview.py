@@ -32,9 +32,9 @@ def look(store: Store) -> Overview:
     unreadable = [(folder, "you may not look into it") for folder in hidden]
     for folder in reversed(readable):
         try:
-            launches.append((result.launch(folder), folder, jobs.job_id(folder)))
+            launches.append((result.launch(folder), folder, jobs.job_ids(folder)))
         except UsageError as error:
             unreadable.append((folder, error.message))
-    states = jobs.states([(number, launch.scheduler) for launch, _, number in launches if number])
-    statuses = [jobs.describe(launch, folder, number, states.get(number or "")) for launch, folder, number in launches]
+    states = jobs.states([(number, launch.scheduler) for launch, _, ids in launches for number in ids])
+    statuses = [jobs.described(launch, folder, ids, states) for launch, folder, ids in launches]
     return Overview(statuses, unreadable)

@@ -4,11 +4,20 @@ import os
 from typing import Callable, List, NamedTuple, Optional, Sequence, Tuple
 
 from deployer.contract.base.errors import DeployerError, UsageError
+from deployer.contract.base.json_records import Record
 from deployer.contract.proof import measured_runs
 from deployer.contract.proof.measured_runs import Run
-from deployer.site.jobs import jobs, result
+from deployer.site.jobs import groups, jobs, result
 from deployer.site.storage.store import Store
 from deployer.system import files
+
+
+def of_group(references: Sequence[str], store: Optional[Callable[[], Store]]) -> Optional[List[Record]]:
+    """Return the tasks of a group from the files in its folder; None: it is not a single group. See ``collect``."""
+    path = references[0] if store is None or os.sep in references[0] else jobs.find(store(), references[0])
+    if len(references) > 1 or not groups.is_group(path):
+        return None
+    return [task.record() for task in jobs.tasks(path, {}).values()]
 
 
 class Collected(NamedTuple):

@@ -31,6 +31,8 @@ CHECKPOINT = "checkpoint"
 #: The field of result.json with the name of the job that continues this one.
 NEXT = "next"
 PAYLOAD_FILE = "payload.json"
+#: The parameters of a task, for its program.
+PARAMETERS_FILE = "parameters.json"
 SCRIPT = "job.sh"
 LOG = "output.log"
 #: Prefixes of names in a job's folder: for a batch system's own output file, and for a folder with what the job left
@@ -138,7 +140,8 @@ def _image(folder: str, started: Launch) -> List[Finding]:
     from deployer.site.storage import inventory
     from deployer.site.storage.store import Store
 
-    store = Store(os.path.dirname(os.path.dirname(os.path.abspath(folder))))
+    job = os.path.abspath(folder) if started.task is None else os.path.dirname(os.path.abspath(folder))
+    store = Store(os.path.dirname(os.path.dirname(job)))
     place = store.image_folder(started.digest)
     image = store.at(place)
     if image is None:

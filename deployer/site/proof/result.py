@@ -133,6 +133,8 @@ def assemble(launch: Launch, evidence: Evidence, outcome: StepOutcome, steps: Se
             "site": launch.site,
             "job": launch.job,
             "job_id": outcome.job_id,
+            "task": launch.task,
+            "parameters": launch.parameters,
             "runtime": launch.runtime,
             OPTION_KEY: launch.start_option,
             "nodes": launch.nodes,

@@ -6,13 +6,16 @@ paths of the job's folder, and cannot occur elsewhere by chance because it ends 
 
 import os
 import re
+import stat
 import time
 from contextlib import suppress
+from typing import Optional
 
 from deployer.contract.base.errors import DeployerError, JobFailed, UsageError
+from deployer.contract.base.shell import code
 from deployer.contract.bundle.job import seconds
 from deployer.contract.proof.evidence import Launch
-from deployer.site.jobs import jobs, result, schedulers
+from deployer.site.jobs import groups, jobs, result, schedulers
 from deployer.site.jobs.schedulers.interface import NotTaken
 from deployer.site.run import jobfolder
 from deployer.site.storage import unfinished
@@ -61,7 +64,7 @@ def continue_job(folder: str) -> str:
     return target
 
 
-def start(folder: str, script: str, number: str) -> str:
+def start(folder: str, script: str, number: str, array: Optional[str] = None) -> str:
     """Return the folder for another start of a job's script.
 
     A job that its batch system starts again, under its old id, continues in its own folder. Any other start gets a new
@@ -71,10 +74,13 @@ def start(folder: str, script: str, number: str) -> str:
         folder: the folder that the script names.
         script: the script that is running, perhaps with manual changes.
         number: the batch system's id of the start; empty if it has none.
+        array: the number of an array in the group that ``folder`` is; None: it is not a group.
 
     Raises:
-        UsageError: the script does not belong to the job in ``folder``.
+        UsageError: the script does not belong to the job in ``folder``, or the start is not a task of the array.
     """
+    if array:
+        return _start_task(folder, script, number, array)
     if number and jobs.job_id(folder) == number:
         _put_aside(folder)
         return folder
@@ -89,6 +95,26 @@ def start(folder: str, script: str, number: str) -> str:
             _move(last, target)
             _link(last, target)
     return target
+
+
+def _start_task(folder: str, script: str, number: str, array: str) -> str:
+    """Return the folder of the task of a group that starts as ``number``. A task that is repeated keeps its folder."""
+    launch = result.launch(folder)
+    task = groups.began(folder, int(array), number, schedulers.known(launch.scheduler).own_numbers)
+    os.chmod(folder, stat.S_IMODE(os.stat(folder).st_mode) | (0o777 & ~files.umask()))  # as job.sh does with a job's
+    target, words = os.path.join(folder, str(task.number)), task.words
+    if files.lexists(target):
+        _put_aside(target)
+        files.write_text(os.path.join(target, result.JOB_ID), number + "\n")
+        return target
+    line = code("task={task}\nparameters=({words})", task=task.number, words=words).text
+    text = groups.ARRAY_LINE.sub(lambda _: line, _text(os.path.join(folder, script)), 1)
+    agent = _text(os.path.join(folder, result.AGENT))
+    text, agent = (part.replace(launch.job, f"{launch.job}/{task.number}") for part in (text, agent))
+    of_task = launch._replace(task=task.number, parameters=task.parameters, command=[*launch.command, *words])
+    return jobfolder.make(
+        folder, jobfolder.JobFolder(of_task._replace(job=f"{launch.job}.{task.number}"), text, agent, number)
+    )
 
 
 def _copy(folder: str, launch: Launch, script: str, number: str = "") -> str:

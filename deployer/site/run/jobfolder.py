@@ -8,9 +8,10 @@ from typing import NamedTuple, Optional
 
 from deployer.contract.base import json_records
 from deployer.contract.base.errors import Refused
+from deployer.contract.bundle.sweep import TaskGroup
 from deployer.contract.proof.evidence import Launch
 from deployer.site.container import links
-from deployer.site.jobs import result, result_reserve
+from deployer.site.jobs import groups, result, result_reserve
 from deployer.site.storage import unfinished
 from deployer.system import files
 
@@ -28,18 +29,20 @@ class JobFolder(NamedTuple):
         script: the text of job.sh.
         agent: the text of the agent program; None if the job needs none.
         number: the batch system's id of the job; empty if it is not known yet.
+        tasks: the tasks of a group; None: the job is not a group.
     """
 
     launch: Launch
     script: str
     agent: Optional[str]
     number: str = ""
+    tasks: Optional[TaskGroup] = None
 
 
 def make(parent: str, content: JobFolder) -> str:
     """Create the folder, completely or not at all, and return its path. Raises Refused if the name is taken."""
     launch = content.launch
-    target = os.path.join(parent, launch.job)
+    target = os.path.join(parent, launch.job if launch.task is None else str(launch.task))
     programs = [(result.SCRIPT, content.script), (result.AGENT, content.agent or "")]
     with files.errors_named("make " + target), ExitStack() as held:
         os.makedirs(parent, exist_ok=True)
@@ -53,6 +56,12 @@ def make(parent: str, content: JobFolder) -> str:
             links.make(half, launch.folder_links)
             os.makedirs(os.path.join(half, launch.workdir), exist_ok=True)
             files.write_text(os.path.join(half, result.LAUNCH_FILE), json_records.pretty(launch.record()))
+            if content.tasks:
+                groups.write(half, content.tasks)
+                files.write_text(os.path.join(half, result.JOB_ID), "group\n")  # so that no task takes this folder
+            if launch.task is not None:
+                parameters = json_records.pretty(launch.parameters)
+                files.write_text(os.path.join(half, result.PARAMETERS_FILE), parameters)
             if content.number:
                 files.write_text(os.path.join(half, result.JOB_ID), content.number + "\n")
             for name, text in programs:

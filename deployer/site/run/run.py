@@ -3,11 +3,11 @@
 import os
 import shlex
 from contextlib import suppress
-from typing import List, Optional
+from typing import List, Optional, Tuple
 
-from deployer.contract.base.errors import DeployerError
+from deployer.contract.base.errors import DeployerError, Refused, UsageError
 from deployer.contract.bundle.job import Job, seconds
-from deployer.site.jobs import jobs, result
+from deployer.site.jobs import groups, jobs, result
 from deployer.site.jobs.schedulers import SCHEDULERS
 from deployer.site.jobs.schedulers.interface import NotTaken
 from deployer.site.run import jobfolder
@@ -45,17 +45,53 @@ def submit(folder: str) -> str:
     """
     launch = result.launch(folder)
     script = os.path.join(folder, result.SCRIPT)
+    group, known = groups.read(folder) if groups.is_group(folder) else None, SCHEDULERS[launch.scheduler]
     try:
-        job_id = jobs.submit(SCHEDULERS[launch.scheduler], script, seconds(launch.time))
+        job_id = jobs.submit(known, script, seconds(launch.time), array=known.array(group) if group else ())
     except NotTaken:
         with suppress(OSError, DeployerError):  # gc removes the remaining files
-            unfinished.discard(folder)
+            if group and len(group.arrays) > 1:
+                groups.write(folder, group._replace(arrays=group.arrays[:-1]))
+            else:
+                unfinished.discard(folder)
         raise
     try:
-        files.write_text(os.path.join(folder, result.JOB_ID), job_id + "\n")
+        if group:
+            groups.write(folder, group.submitted(job_id))
+        else:
+            files.write_text(os.path.join(folder, result.JOB_ID), job_id + "\n")
     except DeployerError as error:  # job.sh writes the id too
         terminal.warn(f"job {job_id} was submitted, but: {error.message}")
     return job_id
+
+
+def repeat(folder: str) -> Tuple[str, List[int], int]:
+    """Submit the tasks of a group again that failed or never ran.
+
+    Args:
+        folder: the group's folder, or the folder of one of its tasks.
+
+    Returns:
+        The id of their array, the numbers of the tasks (empty: there are none), and how many wait or run.
+
+    Raises:
+        UsageError: the folder is not a group's.
+        Refused, TransferError: as in ``submit``; or an earlier submission had no answer.
+    """
+    group, only = groups.group_of(folder)
+    if not groups.is_group(group):
+        raise UsageError(f"{os.path.basename(folder)} is not a group of tasks", "start a new job: run NAME")
+    own = groups.read(group)
+    if any(array.job_id is None for array in own.arrays):
+        text = f"a submission of {os.path.basename(group)} had no answer, so its tasks may still wait or run"
+        raise Refused(text, f"if the batch system does not have them, remove that array from {group}/{groups.TASKS}")
+    seen = {number: task for number, task in jobs.tasks(group).items() if only in (None, number)}
+    wanted = [number for number, task in seen.items() if not task.active and task.exit_code != 0]
+    if wanted:
+        groups.write(group, own.submitting(",".join(map(str, wanted))))
+        text = groups.ARRAY_LINE.sub(r"array=%d\1" % (len(own.arrays) + 1), show_script(group), 1)
+        files.write_text(os.path.join(group, result.SCRIPT), text, 0o777)
+    return submit(group) if wanted else "", wanted, sum(task.active for task in seen.values())
 
 
 def warnings(folder: str) -> List[str]:
@@ -82,7 +118,8 @@ def show_script(folder: str) -> str:
 
 def by_hand(folder: str) -> str:
     """Return the command to start a prepared job manually."""
-    words = SCHEDULERS[result.launch(folder).scheduler].by_hand
+    group = groups.read(folder) if groups.is_group(folder) else None
+    words = SCHEDULERS[result.launch(folder).scheduler].submitting(group)
     return words.replace("./" + result.SCRIPT, result.SCRIPT).replace(
         result.SCRIPT, shlex.quote(os.path.join(folder, result.SCRIPT))
     )

@@ -4,11 +4,13 @@ qstat forgets a job when it ends. A parallel environment of the site distributes
 """
 
 import re
+from contextlib import suppress
 from typing import Dict, List, Optional, Sequence, Set
 
 from deployer.contract.base.errors import Refused, TransferError, UsageError
 from deployer.contract.base.json_records import Record
 from deployer.contract.base.shell import code
+from deployer.contract.bundle.sweep import numbers
 from deployer.site.capture.scheduler import BatchFacts, common, duration
 from deployer.site.capture.tools import Tools
 from deployer.site.jobs.schedulers.interface import JobRequest, JobState, Queue, Scheduler
@@ -78,6 +80,7 @@ class GridEngine(Scheduler):
     #: With -notify, they also get SIGUSR1 before SIGSTOP.
     ignores = ("USR1",)
     own_sessions = True
+    array_words, element_end = "-t 1-{count} -tc {most}", ".%d"
 
     def facts(self, tools: Tools) -> Optional[BatchFacts]:
         queues = tools.ask(["qconf", "-sql"])
@@ -127,8 +130,8 @@ class GridEngine(Scheduler):
             lines.append(f"-l {word('GPUs', request.gpus.word)}={request.gpus.per_node // slots}")
         return [*lines, *request.directives]
 
-    def submit(self, script: str, after: Optional[str] = None) -> List[str]:
-        return ["qsub", "-terse", *(["-hold_jid", after.partition(".")[0]] if after else []), script]
+    def submit(self, script: str, after: Optional[str] = None, array: Sequence[str] = ()) -> List[str]:
+        return ["qsub", "-terse", *(["-hold_jid", after.partition(".")[0]] if after else []), *array, script]
 
     def queue(self, partition: str) -> List[str]:
         return ["qstat", "-f", *(["-q", partition] if partition else [])]
@@ -157,7 +160,10 @@ class GridEngine(Scheduler):
             name = next((name for letters, name in _LETTERS if set(letters) & set(state)), state.upper())
             nodes = fields.get("queue_name", "").partition("@")[2]
             number, task = fields.get("JB_job_number", ""), fields.get("tasks", "")
-            states[number + ("." + task if task else "")] = JobState(name, nodes=nodes, active=True)
+            tasks = [number]
+            with suppress(UsageError):  # the tasks that wait are one row: 3-10:1
+                tasks = ["%s.%d" % (number, each) for each in numbers(task)]
+            states.update(dict.fromkeys(tasks, JobState(name, nodes=nodes, active=True)))
         return states
 
     def parse_outputs(self, code: int, out: str, err: str) -> Set[str]:

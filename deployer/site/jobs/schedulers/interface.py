@@ -8,7 +8,8 @@ import re
 from typing import Dict, List, NamedTuple, Optional, Pattern, Sequence, Set, Tuple
 
 from deployer.contract.base.errors import DeployerError, Refused, TransferError
-from deployer.contract.base.shell import Code, code
+from deployer.contract.base.shell import Code, code, quoted
+from deployer.contract.bundle.sweep import TaskGroup, numbers
 from deployer.contract.rules.findings import coded
 from deployer.contract.site.plan import GpuRequest
 from deployer.site.capture.scheduler import BatchSystem
@@ -176,6 +177,13 @@ class Scheduler(BatchSystem):
     agent_has_shell = True
     #: Whether a command on a node starts in its own session, because signals for job.sh would reach it otherwise.
     own_sessions = False
+    #: The words that make a submission an array: of the tasks {tasks}, or counted from 1 to {count}; {most} at once,
+    #: with {limit} after a range. Empty: it has no arrays.
+    array_words = ""
+    #: Whether the tasks of an array have any numbers that its words list. If not, they are counted from 1.
+    own_numbers = False
+    #: The end of the id of an array's task.
+    element_end = "[%d]"
 
     def failed(self, what: str, err: str) -> DeployerError:
         """Return the error for a failed command: TransferError if the scheduler does not answer, otherwise Refused."""
@@ -222,13 +230,32 @@ class Scheduler(BatchSystem):
         del job_id
         return ""
 
-    def submit(self, script: str, after: Optional[str] = None) -> List[str]:
+    def array(self, group: TaskGroup) -> List[str]:
+        """Return the words that submit the last array of a group. Raises Refused: there are no arrays here."""
+        if not self.array_words:
+            hint = "run the tasks one after the other, each with its own arguments after --"
+            raise Refused("--array and --sweep need a batch system with arrays of jobs, and this site has none", hint)
+        tasks = group.arrays[-1].tasks
+        count = len(numbers(tasks))
+        limit, most = "%%%d" % group.at_once if group.at_once else "", group.at_once or count
+        return self.array_words.format(tasks=tasks, count=count, limit=limit, most=most).split()
+
+    def submitting(self, group: Optional[TaskGroup]) -> str:
+        """Return the command that submits job.sh manually, for a group its last array."""
+        return self.by_hand.replace(" ", f" {quoted(self.array(group))} ", 1) if group else self.by_hand
+
+    def element(self, array: str, index: int) -> str:
+        """Return the id of the task of an array that the batch system numbers ``index``; see ``own_numbers``."""
+        return re.sub(r"^\d+", lambda match: match.group() + self.element_end % index, array)
+
+    def submit(self, script: str, after: Optional[str] = None, array: Sequence[str] = ()) -> List[str]:
         """Return argv that submits the batch script at the path ``script``.
 
         Without directives, the time limit in seconds follows as the last word.
 
         Args:
             after: the id of the job that must have ended before, successfully or not.
+            array: the words of ``array``.
         """
         raise NotImplementedError
 
@@ -243,6 +270,7 @@ class Scheduler(BatchSystem):
         if code != 0:
             raise self.refused(code, out, err or out)
         number = (out.strip().splitlines() or [""])[-1]  # possibly after lines of a site's submit plugin
+        number = re.sub(r"\.1-\d+:1$", "", number)  # an array of Grid Engine
         if not self.owns(number):
             raise Refused(f"{self.by_hand.split()[0]} gave no job id: {out.strip()!r}", "try: " + self.rehearses)
         return number

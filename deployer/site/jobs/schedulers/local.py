@@ -39,8 +39,8 @@ class Local(Scheduler):
         del request
         return []
 
-    def submit(self, script: str, after: Optional[str] = None) -> List[str]:
-        del after  # job.sh starts the next job as its last action
+    def submit(self, script: str, after: Optional[str] = None, array: Sequence[str] = ()) -> List[str]:
+        del after, array  # job.sh starts the next job as its last action
         return ["sh", "-c", _START, "sh", script]  # the time limit follows
 
     def parse_submit(self, code: int, out: str, err: str) -> str:

@@ -81,6 +81,7 @@ class Lsf(Scheduler):
     look = "`bqueues`, and queue, account and limits in the site's profile"
     identified = code('id=$LSB_JOBID[${{LSB_JOBINDEX:-0}}] id=${{id%"[0]"}}\n')
     own_log = "batch-system.log"
+    array_words = "-J deployer[1-{count}]{limit}"
     ours = ("-J", "-o", "-e", "-r", "-rn", "-n", _NODES, "-W", "-q", "-P", "-U")
     of_a_node = ("LSB_DJOB_HOSTFILE", "LSB_HOSTS", "LSB_MCPU_HOSTS", "LSB_JOBFILENAME", "LSB_AFFINITY_HOSTFILE")
     #: At the run limit, LSF sends SIGUSR2 and ends the job ten minutes later (bsub -W). bkill sends SIGINT, SIGTERM and
@@ -133,9 +134,9 @@ class Lsf(Scheduler):
         lines += options(("-U", "reservation", request.reservation))
         return [*lines, *request.directives]
 
-    def submit(self, script: str, after: Optional[str] = None) -> List[str]:
+    def submit(self, script: str, after: Optional[str] = None, array: Sequence[str] = ()) -> List[str]:
         # bsub only reads directives from its standard input, but on systems with launch nodes from a file.
-        more = ["-w", f"ended({after})"] if after else []
+        more = [*(["-w", f"ended({after})"] if after else []), *array]
         file = f'grep -q \'^#BSUB {_NODES} \' "$script" && exec bsub "$@" "$script"'
         return ["sh", "-c", f'script=$1; shift; {file}; exec bsub "$@" <"$script"', "sh", script, *more]
 

@@ -13,6 +13,7 @@ from deployer.contract.base.errors import UsageError
 from deployer.contract.base.json_records import Record
 from deployer.contract.base.shell import code
 from deployer.contract.bundle.job import clock
+from deployer.contract.bundle.sweep import TaskGroup, numbers
 from deployer.contract.rules.batch_words import words
 from deployer.site.capture.scheduler import ENOUGH, BatchFacts, Nodes, common, duration, kinds
 from deployer.site.capture.tools import Tools
@@ -60,8 +61,8 @@ class Pbs(Scheduler):
     prefix = "#PBS"
     by_hand = "qsub job.sh"
     cancels, rehearses = "qdel", "qsub job.sh"
-    #: NUMBER.SERVER; for an array's task NUMBER[INDEX].SERVER; for local jobs NUMBER.NUMBER.HOST.
-    job_id = re.compile(r"^\d+(\[\d+\])?\.[A-Za-z][A-Za-z0-9._-]*$")
+    #: NUMBER.SERVER; of an array NUMBER[].SERVER, of its task NUMBER[INDEX].SERVER; for local jobs NUMBER.NUMBER.HOST.
+    job_id = re.compile(r"^\d+(\[\d*\])?\.[A-Za-z][A-Za-z0-9._-]*$")
     #: From pbs_messages.c: the server does not know the job (any more), or the job has ended and its history is kept.
     forgotten = ("Unknown Job Id", "Job has finished")
     node_list = code('cat "${{PBS_NODEFILE:-/dev/null}}"')
@@ -76,6 +77,7 @@ class Pbs(Scheduler):
     look = "`qstat -Q`, and queue, account and limits in the site's profile"
     identified = code("id=$PBS_JOBID\n")
     own_log = "batch-system.log"
+    array_words = "-J 1-{count}{limit}"
     ours = ("-S", "-N", "-j", "-o", "-e", "-r", "-q", "-A", "-J", "-l select", "-l place", "-l walltime")
     #: PBS ends a job through the sessions of its tasks: SIGTERM, then SIGKILL after kill_delay, 10 s by default
     #: (pbs_queue_attributes(7B)).
@@ -130,8 +132,14 @@ class Pbs(Scheduler):
             lines.append("-l storage=" + "+".join(word("storage", name) for name in request.storage))
         return [*lines, *request.directives]
 
-    def submit(self, script: str, after: Optional[str] = None) -> List[str]:
-        return ["qsub", *(["-W", "depend=afterany:" + after] if after else []), script]
+    def array(self, group: TaskGroup) -> List[str]:
+        return super().array(group) if len(numbers(group.arrays[-1].tasks)) > 1 else []  # it refuses 1-1
+
+    def element(self, array: str, index: int) -> str:
+        return array.replace("[]", self.element_end % index)
+
+    def submit(self, script: str, after: Optional[str] = None, array: Sequence[str] = ()) -> List[str]:
+        return ["qsub", *(["-W", "depend=afterany:" + after] if after else []), *array, script]
 
     def queue(self, partition: str) -> List[str]:
         return ["sh", "-c", 'qstat -Qf ${1:+"$1"} && pbsnodes -a', "sh", partition]
@@ -147,7 +155,7 @@ class Pbs(Scheduler):
     def states(self, job_ids: Sequence[str]) -> List[str]:
         # Unless job_history_enable is set, a server forgets jobs that have ended. Then -x finds no job at all, and
         # qstat exits with 0.
-        script = 'found=$(qstat -x -f "$@" 2>/dev/null); [ -n "$found" ] && printf "%s\\n" "$found" || qstat -f "$@"'
+        script = 'qstat -x -t -f "$@" 2>/dev/null | grep -a . || qstat -t -f "$@"'  # -t: with the tasks of an array
         return ["sh", "-c", script, "sh", *job_ids]
 
     def parse_states(self, code: int, out: str, err: str) -> Dict[str, JobState]:

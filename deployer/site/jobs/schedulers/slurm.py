@@ -53,11 +53,11 @@ _REFUSALS = (
         "use an --account of yours; `sacctmgr show associations user=$USER format=account,partition,qos` lists them",
     ),
     (
-        "Invalid qos|accounting/QOS policy",
+        "Invalid qos|accounting/QOS policy|Invalid job array spec",
         "queue.policy",
         (
-            "use fewer nodes or less time, end another job, or choose another --directive=--qos=NAME; "
-            "`sacctmgr show qos` prints the limits"
+            "use fewer nodes or tasks or less time, end another job, or choose another --directive=--qos=NAME; "
+            "`sacctmgr show qos` prints the limits, `scontrol show config` MaxArraySize, the limit of task numbers"
         ),
     ),
     (
@@ -117,6 +117,7 @@ class Slurm(Scheduler):
     refusals = _REFUSALS
     identified = code("id=${{SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}}${{SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}}\n")
     opened = code("batch-system-$SLURM_JOB_ID.log")
+    array_words, own_numbers, element_end = "--array={tasks}{limit}", True, "_%d"
 
     def facts(self, tools: Tools) -> Optional[BatchFacts]:
         version = re.search(r"\d+\.\d+[\w.-]*", printed(tools, "sinfo", "--version"))
@@ -185,8 +186,9 @@ class Slurm(Scheduler):
     def place(self, job_id: str) -> str:
         return job_id.partition(";")[2]
 
-    def submit(self, script: str, after: Optional[str] = None) -> List[str]:
-        return ["sbatch", "--parsable", *(["--dependency=afterany:" + _number(after)] if after else []), script]
+    def submit(self, script: str, after: Optional[str] = None, array: Sequence[str] = ()) -> List[str]:
+        more = [*(["--dependency=afterany:" + _number(after)] if after else []), *array]
+        return ["sbatch", "--parsable", *more, script]
 
     def queue(self, partition: str) -> List[str]:
         only = ["--partition=" + partition] if partition else []
@@ -206,7 +208,7 @@ class Slurm(Scheduler):
     def states(self, job_ids: Sequence[str]) -> List[str]:
         cluster = self.place(job_ids[0]) if job_ids else ""
         # With --states=all it also shows how a job ended, until slurmctld forgets it (MinJobAge, 300 s by default).
-        words = ["squeue", *_of_cluster(cluster), "--noheader", "--states=all"]
+        words = ["squeue", "-r", *_of_cluster(cluster), "--noheader", "--states=all"]  # -r: a row per task
         # Text that is not a field of the format is printed unchanged, so that each row contains the whole id.
         number = "%i;" + cluster if cluster else "%i"
         return [*words, "--jobs=" + ",".join(map(_number, job_ids)), f"--format={number}|%T|%M|%N|%r"]
@@ -223,7 +225,7 @@ class Slurm(Scheduler):
     def own(self, script: str) -> List[str]:
         # With --noheader, newer versions omit the lines with the cluster names.
         clusters = next(reversed(_CLUSTERS.findall(script)), "")
-        return ["squeue", *_of_cluster(clusters), "--states=all", "--user=%d" % os.getuid(), "--format=%i|%o"]
+        return ["squeue", "-r", *_of_cluster(clusters), "--states=all", "--user=%d" % os.getuid(), "--format=%i|%o"]
 
     def parse_own(self, code: int, out: str, err: str) -> Dict[str, str]:
         self.check("squeue", code, err)

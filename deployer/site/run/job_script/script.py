@@ -12,6 +12,7 @@ from deployer.contract.base.text import counted
 from deployer.contract.bundle.command import SHELL
 from deployer.contract.bundle.image_launcher import ImageLauncher
 from deployer.contract.bundle.job import seconds
+from deployer.contract.bundle.sweep import TaskGroup
 from deployer.contract.proof.evidence import Launch
 from deployer.contract.proof.measurements import ITEX
 from deployer.contract.site import memory_copies
@@ -59,6 +60,7 @@ class Inputs(NamedTuple):
         stdin: a file in the container that each rank of the payload reads; None: nothing.
         gpus: the GPUs of each rank, for `rank` (``gpus.word``); empty: all.
         own_launcher: the image's launcher, if it starts the ranks.
+        tasks: the tasks of a group; None: the job is not one.
     """
 
     launch: Launch
@@ -79,6 +81,7 @@ class Inputs(NamedTuple):
     stdin: Optional[str] = None
     gpus: str = ""
     own_launcher: Optional[ImageLauncher] = None
+    tasks: Optional[TaskGroup] = None
 
     @property
     def scheduler(self) -> Scheduler:
@@ -137,7 +140,7 @@ def _head(inputs: Inputs) -> Code:
         threads=counted(layout.threads, "thread"),
         variant=launch.start_option,  # the former name of start options, which job.sh keeps
         reason=launch.reason,
-        by_hand=scheduler.by_hand,
+        by_hand=scheduler.submitting(inputs.tasks),
         directives=shell.together([shell.directive(scheduler.prefix, line) for line in lines]),
     )
 
@@ -187,6 +190,7 @@ def _ground(inputs: Inputs) -> Code:
         folder=inputs.folder,
         python=inputs.python,
         tool=inputs.tool,
+        group=inputs.tasks is not None,
         id=scheduler.identified,
         cluster=bool(inputs.asked.cluster),
         agent=agent,
@@ -472,6 +476,7 @@ def _step(inputs: Inputs, name: str, command: Sequence[Text], more: Sequence[Tex
         options=_more(options),
         inside=inputs.own_launcher is not None,
         command=command,
+        parameters=inputs.tasks is not None and name == "payload",
     )
 
 

@@ -2,6 +2,7 @@
 
 from typing import Dict, List, Optional, Sequence
 
+from deployer.contract.base.shell import Variable, Word
 from deployer.contract.site import layout as layouts
 from deployer.contract.site import memory_copies
 from deployer.contract.site.plan import JOB, TOOL, Bind, Plan, StartOption, requests_gpus
@@ -34,6 +35,9 @@ def ranks_container(resolved: ResolvedRun, chosen: Chosen, folder: str, users: S
     }
     if resolved.request.again is not None:
         own["DEPLOYER_CHECKPOINT"] = f"{JOB}/{result.CHECKPOINT}"
+    if resolved.request.tasks:
+        own["DEPLOYER_TASKS"] = str(len(resolved.request.tasks.tasks))
+        own["DEPLOYER_PARAMETERS"] = f"{JOB}/{result.PARAMETERS_FILE}"
     own.update({name: value for name, value in near.items() if not job.gpus or name != plan.gpu_order})
     ranks = container.make(
         installed,
@@ -52,6 +56,8 @@ def ranks_container(resolved: ResolvedRun, chosen: Chosen, folder: str, users: S
         users=settled.environment,
     )._replace(arguments=option.arguments, devices=cdi_names(plan))
     environment, passed = dict(ranks.environment), list(ranks.passed)
+    if resolved.request.tasks:
+        environment["DEPLOYER_TASK"] = Word(Variable("task"))  # which the script of each task sets
     if chosen.own:  # overrides the rest: without these settings it would not find the nodes
         environment.update(script.inside_environment(option, layout, chosen.own))
     if chosen.runtime.contained:

@@ -73,8 +73,9 @@ def render(resolved: ResolvedRun, chosen: Chosen) -> jobfolder.JobFolder:
         stdin=job.stdin,
         gpus=gpus.word(job.gpus, plan, near) if job.gpus else "",
         own_launcher=chosen.own,
+        tasks=resolved.request.tasks,
     )
-    return jobfolder.JobFolder(inputs.launch, script.render(inputs), script.agent(inputs))
+    return jobfolder.JobFolder(inputs.launch, script.render(inputs), script.agent(inputs), tasks=resolved.request.tasks)
 
 
 def _launch(resolved: ResolvedRun, chosen: Chosen, name: str, ranks: Container, users: Sequence[Bind]) -> Launch:

@@ -9,11 +9,13 @@ from deployer.contract.base import variables
 from deployer.contract.base.errors import Refused, UsageError
 from deployer.contract.bundle import limits
 from deployer.contract.bundle.job import TORCHRUN, Job, check_stdin, check_time, find, seconds
+from deployer.contract.bundle.sweep import TaskGroup
 from deployer.contract.rules import hostfiles
 from deployer.contract.site import layout as layouts
 from deployer.contract.site.choose import StagingNeed, choose
 from deployer.contract.site.plan import NATIVE, Plan
 from deployer.site.container.container import Home
+from deployer.site.jobs import schedulers
 from deployer.site.proof.rank_record import SAVED, WARN
 from deployer.site.run import gpus, inside_out
 from deployer.site.run.job_script.submission import BatchRequest, SubmissionOptions, ask
@@ -52,6 +54,7 @@ class RunRequest(NamedTuple):
         just_checked: the caller has just checked that the image has all its files.
         token: the suffix of the new job's name, as in ``dialogue.TOKEN``; None: a new one.
         accept: codes of ``findings.ACCEPTABLE`` that do not stop the job.
+        tasks: the tasks of a group; None: a single job.
     """
 
     image: str
@@ -78,6 +81,7 @@ class RunRequest(NamedTuple):
     just_checked: bool = False
     token: Optional[str] = None
     accept: Sequence[str] = ()
+    tasks: Optional[TaskGroup] = None
 
 
 class Settled(NamedTuple):
@@ -145,6 +149,9 @@ def settle(
     gpus.check(job, asked.gpus, options.gpus == 0, None if other else plan.node.gpus)
     if job.whole_nodes:
         layout = layouts.gathered(layout)
+    if request.tasks and request.again is not None:
+        raise UsageError("--again cannot be used with --array and --sweep", "repeat tasks that failed with: retry JOB")
+    schedulers.known(plan.scheduler).submitting(request.tasks)  # or it has no arrays
     return Settled(plan, job, layout, asked, users_environment(plan, request.env), _warn(request, job))
 
 

@@ -10,7 +10,8 @@
 
 @.@job=@folder@
 tool=(@python@ -S @tool@)
-started=$(date +%s)
+@?group@array=1 task='' parameters=()
+@.@started=$(date +%s)
 stopped=
 @id@@?cluster@id+=";$SLURM_CLUSTER_NAME"
 @.@
@@ -37,7 +38,7 @@ result() {
 # Each start of this script has a folder of its own: a later one, or another task of an array, makes one beside this.
 @?batch@(set -C; echo "$id" >"$job/job_id") 2>/dev/null
 [ "$(<"$job/job_id")" = "$id" ] && @.@{ mkdir "$job/hosts" 2>/dev/null || [ ! -d "$job/hosts" ]; } || {
-    next=$("${tool[@]}" start "$job" --script "$0" --id "$id") || @?batch@{
+    next=$("${tool[@]}" start "$job" --script "$0" --id "$id"@?group@ ${array:+--array "$array"}@.@) || @?batch@{
         code=$?
         [ -s "$job/job_id" ] || result hosts 6  # this is the first start, and the disk is full
         exit $code
@@ -136,4 +137,4 @@ exit "$code"
 @.@
 #= step
 @?agent@ranks @.@"${launch[@]}"@?watched@ "${watch[@]}"@.@ @?contained@"${container[@]}"@:@"${native[@]}"@.@@options@@?contained@ "$image" --@.@@?inside@ "${inside[@]}"@.@ \
-    @command@ </dev/null
+    @command@@?parameters@ "${parameters[@]}"@.@ </dev/null

@@ -106,7 +106,7 @@ def test_a_quiet_deploy_that_follows_nothing_prints_the_job(
 ) -> None:
     monkeypatch.setattr(deploy_command, "Deploy", _FakeDeploy)
     monkeypatch.setattr(deploy_command, "_request", lambda _: None)
-    args = argparse.Namespace(json=False, no_follow=True, job=None)
+    args = argparse.Namespace(json=False, no_follow=True, job=None, array=None, sweep=None)
     monkeypatch.setattr(deploy_command, "site_options", lambda _: [])
     monkeypatch.setattr(common, "suggest", lambda *_: None)
     with terminal.manners(True, False):

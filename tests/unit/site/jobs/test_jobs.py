@@ -225,7 +225,7 @@ def test_only_its_user_can_cancel_a_job(store, tmp_path, capsys):
 
 def test_states_of_many_jobs():
     slurm, local = SCHEDULERS["slurm"], SCHEDULERS["local"]
-    assert slurm.states(["7", "8"])[3:] == ["--jobs=7,8", "--format=%i|%T|%M|%N|%r"]
+    assert slurm.states(["7", "8"])[4:] == ["--jobs=7,8", "--format=%i|%T|%M|%N|%r"]
     found = slurm.parse_states(0, "7|RUNNING|0:04|cn[1-2]|None\n8|PENDING|0:00||(a|b)\n", "")
     assert found["7"] == ("RUNNING", "", "0:04", "cn[1-2]", True)
     assert found["8"].reason == "(a|b)"

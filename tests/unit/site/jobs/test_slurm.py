@@ -16,7 +16,7 @@ SILENT = "slurm_load_jobs error: Unable to contact slurm controller (connect fai
 
 def test_argv():
     assert slurm.submit("/j/job.sh") == ["sbatch", "--parsable", "/j/job.sh"]
-    assert slurm.states(["7"]) == ["squeue", "--noheader", "--states=all", "--jobs=7", "--format=%i|%T|%M|%N|%r"]
+    assert slurm.states(["7"]) == ["squeue", "-r", "--noheader", "--states=all", "--jobs=7", "--format=%i|%T|%M|%N|%r"]
     assert slurm.cancel("7") == ["scancel", "7"]
 
 
@@ -66,7 +66,7 @@ def test_a_job_of_another_cluster_is_asked_for_there():
     assert slurm.owns("7;c1")
     assert not slurm.owns("7;c1;c2")
     assert not slurm.owns("7;c1 --help")
-    head = ["squeue", "--clusters=c1", "--noheader", "--states=all"]
+    head = ["squeue", "-r", "--clusters=c1", "--noheader", "--states=all"]
     assert slurm.states(["7;c1"]) == [*head, "--jobs=7", "--format=%i;c1|%T|%M|%N|%r"]
     assert slurm.states(["7;c1", "8;c1"]) == [*head, "--jobs=7,8", "--format=%i;c1|%T|%M|%N|%r"]
     assert slurm.cancel("7;c1") == ["scancel", "--clusters=c1", "7"]
@@ -98,7 +98,7 @@ def test_own_jobs_are_known_by_their_scripts():
 )
 def test_own_jobs_are_asked_for_at_the_cluster_of_the_script(directives, cluster):
     words = slurm.own(f"#!/bin/bash\n#SBATCH --nodes=2\n{directives}\nexit\n")
-    head = ["squeue", "--clusters=" + cluster] if cluster else ["squeue"]
+    head = ["squeue", "-r", *(["--clusters=" + cluster] if cluster else [])]
     assert words == [*head, "--states=all", "--user=%d" % os.getuid(), "--format=%i|%o"]
 
 

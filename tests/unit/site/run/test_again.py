@@ -10,8 +10,9 @@ import pytest
 
 from deployer.contract.base import json_records
 from deployer.contract.base.errors import JobFailed, Refused, TransferError, UsageError
+from deployer.contract.bundle import sweep
 from deployer.contract.proof.evidence import Launch
-from deployer.site.jobs import jobs, result
+from deployer.site.jobs import groups, jobs, result
 from deployer.site.run import again
 from deployer.site.run.job_script import script
 from tests.unit.site.run.job_script.test_script import CASES
@@ -195,6 +196,38 @@ def test_starts_at_the_same_time_share_nothing(folder, scripted, name):
     assert logs(folder) == [f"said by {which}\n" for which in names]
     assert len({jobs.job_id(str(each)) for each in own}) == len(starts)
     assert None not in {jobs.job_id(str(each)) for each in own}
+
+
+@pytest.mark.parametrize("name", sorted(name for name in STARTS if name.endswith("-array")))
+def test_the_tasks_of_a_group_start_at_the_same_time_in_their_folders(folder, scripted, name):
+    """No task takes the group's folder, and a task that is repeated continues in its own."""
+    write, run = scripted
+    kind, starts = name.partition("-")[0], STARTS[name]
+    opened = write(kind)
+    script = (folder / "job.sh").read_text()
+    script = script.replace("\nstarted=", "\narray=1 task='' parameters=()\nstarted=", 1)
+    script = script.replace('--id "$id")', '--id "$id" ${array:+--array "$array"})', 1)
+    (folder / "job.sh").write_text(script + 'echo "$task" "${parameters[@]}" >"$job/own"\n')
+    tasks = sweep.of_sweep({"grid": {"lr": [0.1, 0.2, 0.3][: len(starts)]}}, "a sweep")
+    groups.write(str(folder), tasks)
+    (folder / "job_id").write_text("group\n")
+    (folder.parent.parent / "go").touch()
+    started = [run(opened, "start%d" % number, variables) for number, variables in enumerate(starts)]
+    assert [start.wait() for start in started] == [0] * len(starts), logs(folder / "x")
+    assert (
+        sorted(path.name for path in folder.iterdir() if path.is_dir() and path.name != "checkpoint")
+        == ["0", "1", "2"][: len(starts)]
+    )
+    assert list(folder.parent.iterdir()) == [folder]
+    for number in range(len(starts)):
+        own = folder / str(number)
+        assert (own / "own").read_text() == f"{number} --lr=0.{number + 1}\n"
+        assert result.launch(str(own)).task == number
+        assert (own / "output.log").read_text().startswith("said by start")
+    assert groups.read(str(folder)).arrays[0].job_id in ("11", "7", "7[].server")
+    assert run(opened, "again", starts[0]).wait() == 0
+    (repeated,) = folder.glob("*/earlier-attempt-1/output.log")
+    assert (repeated.parent.parent / "output.log").read_text() == "said by again\n"
 
 
 def test_a_start_waits_for_the_job_that_the_folder_was_made_for(folder, scripted):

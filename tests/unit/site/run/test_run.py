@@ -802,7 +802,7 @@ def test_a_job_that_slurm_may_have_taken_is_found_by_the_same_command(store, pro
 
 def test_a_job_that_was_only_prepared_has_a_status_without_the_scheduler(store, programs, capfd):
     folder = run.prepare(store, REQUEST)
-    assert jobs.status(folder)[3:] == ("NEW", "", "", "", False, None, "", None, "")
+    assert jobs.status(folder)[3:] == ("NEW", "", "", "", False, None, "", None, "", {}, ())
     made.program(programs, "squeue", "echo 'Unable to contact slurm controller' >&2; exit 1")
     status = jobs.status(folder)
     assert (status.state, status.job_id, status.active) == ("NEW", None, False)

@@ -89,6 +89,7 @@ def full():
         ["python3", "x y"], plan.mpi, "tcp", 0, ["sha256:1"], ["gpu"], checked, True, ["/a"], "straddles", "slurm",
         300, 2, "hello-0", "ib0", fast="InfiniBand (verbs)", links={".x/y": "/deployer/app/y"},
         folder_links={"data": "/deployer/app/y"}, workdir="run", network=plan.network, accept=("network.slow",),
+        task=1, parameters={"lr": "0.1"},
     )  # fmt: skip
     binds = [
         Bind("/opt/mpi", "/opt/mpi", "why"),

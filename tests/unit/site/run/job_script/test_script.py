@@ -14,6 +14,7 @@ import pytest
 from deployer.contract.base import first_bytes
 from deployer.contract.base.errors import UsageError
 from deployer.contract.base.shell import Word, argv
+from deployer.contract.bundle import sweep
 from deployer.contract.bundle.command import SHELL
 from deployer.contract.bundle.image_launcher import ImageLauncher
 from deployer.contract.proof.evidence import Launch
@@ -235,6 +236,10 @@ CASES = {
     ),
     "gpu-partition": gpu_partition(),
     "again": again(inputs()),
+    "group": inputs(nodes=1, tasks=sweep.of_array("0-5%2")),
+    "group-gridengine": by_agent("gridengine", "mpiexec.hydra")._replace(tasks=sweep.of_array("0,3,7%2")),
+    "group-pbs": by_agent("pbs", "mpiexec.hydra")._replace(tasks=sweep.of_array("0,3,7%2")),
+    "group-lsf": by_agent("lsf", "mpirun")._replace(tasks=sweep.of_array("0,3,7%2")),
     "native": native(inputs(ranks=2)),
     "gridengine": by_agent("gridengine", "mpiexec.hydra"),
     "pbs": by_agent("pbs", "mpiexec.hydra"),
