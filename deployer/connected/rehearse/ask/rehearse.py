@@ -157,8 +157,7 @@ def rehearse(
     with opened(request.bundle) as stream:
         manifest = begin(stream, request.bundle).manifest
     job = job_of(manifest, request)
-    lacking = job.lacks_gpus(request.site.node.gpus) if request.site else ""
-    if request.site and lacking:
+    if request.site and (lacking := job.lacks_gpus(request.site.node.gpus)):
         hint = "rehearse it for a partition with GPUs (--partition)"
         raise Refused(f"job {job.name}: {lacking} of {request.site.partition} at {request.site.site}", hint)
     cores = workers.cores()
@@ -336,7 +335,7 @@ class _Site:
         own["PYTHONPATH"] = str(own_paths.package().parent)
         argv = [sys.executable, "-S", "-m", "deployer.connected.rehearse.world.world"]
         limit = request.seconds + _PATIENCE + _AROUND
-        done = process.run(argv, limit, own, stdin=order.text(), check=False)
+        done = process.run(argv, limit, own, stdin=json.dumps(order._asdict()), check=False)
         try:
             report = WorldReport(**json_records.parse(done.stdout.encode(), "the report of the simulated site"))
         except (DeployerError, TypeError) as error:
@@ -359,9 +358,8 @@ class _Site:
 
     def _ask(self, words: Sequence[str], timeout: float, hear: Callable[[str], bool] | None = None) -> dict[str, Any]:
         """Return the answer of the site's program, a JSON object."""
-        answer: dict[str, Any] = json_records.parse(
-            self._call(words, timeout, hear=hear).encode(), f"the answer of {words[0]}"
-        )
+        said = self._call(words, timeout, hear=hear).encode()
+        answer: dict[str, Any] = json_records.parse(said, f"the answer of {words[0]}")
         return answer
 
     def _call(
