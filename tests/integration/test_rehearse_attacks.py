@@ -70,7 +70,7 @@ def simulate(site: Path, script: str, **other: object) -> WorldReport:
     )._replace(**other)
     own = process.base_environment() | {"PYTHONPATH": str(own_paths.package().parent)}
     argv = [sys.executable, "-S", "-m", "deployer.connected.rehearse.world.world"]
-    done = process.run(argv, 100, own, stdin=order.text())
+    done = process.run(argv, 100, own, stdin=json.dumps(order._asdict()))
     assert not done.stderr, done.stderr
     return WorldReport(**json_records.parse(done.stdout.encode(), "report"))
 

@@ -313,10 +313,9 @@ class Deploy(Packing):
 
     def _run(self, packed: PackedBundle, done: Deployed) -> Deployed:
         request = self._request
-        words = self._words()
         end = self._begin(packing.RUN)
         if request.dry_run:
-            end(packing.WOULD, " ".join(["submit", self._label, *words]))
+            end(packing.WOULD, " ".join(["submit", self._label, *self._words()]))
             return done
         if packed.digest == self._submitted:
             end(packing.UNCHANGED, "the bundle is the same as before: not submitted again")
@@ -328,9 +327,9 @@ class Deploy(Packing):
                 end(packing.UNCHANGED, f"{status.text('job')} is {status.text('state')} as {_number(status)}")
                 self._record(packed.path, last._replace(job=status.text("job")))
                 return self._with_job(done, status)
-        command = self._run_command(packed)
         self._submits(packed)
         with self._forgotten_if_refused(packed):
+            command = self._run_command(packed)
             status = self.remote.site(command, _SUBMIT_SECONDS, rest=request.rest, hear=self._say)
         self._submitted_as(packed, status, end)
         return self._with_job(done, status)

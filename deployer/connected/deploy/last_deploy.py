@@ -111,7 +111,7 @@ def inputs_of(contents: Contents, image: Path | None, sites: Sequence[Profile], 
         options: further options for the pack.
     """
     made_of = {
-        "program": [deployer.__version__, vendored(), list(_program())],
+        "program": [deployer.__version__, vendored(), list(_states(_program()))],
         "image": [contents.identity() if contents.identity else "", list(state_of(image)) if image else []],
         "jobs": [job._asdict() for job in contents.jobs],
         "app": list(_app(contents)),
@@ -138,13 +138,7 @@ def _states(paths: Iterable[Path]) -> Iterator[object]:
             yield str(path), list(state_of(path))
 
 
-def _program() -> Iterator[object]:
-    """Yield the state of our own modules. In a checkout they change without a new version."""
-    package = Path(deployer.__file__).parent
-    for folder, folders, names in os.walk(package):
-        folders.sort()
-        for name in sorted(names):
-            if not name.endswith(".pyc"):
-                path = os.path.join(folder, name)
-                state = os.stat(path)
-                yield os.path.relpath(path, package), state.st_size, state.st_mtime_ns
+def _program() -> list[Path]:
+    """Return our own files. In a checkout they change without a new version."""
+    below = sorted(Path(deployer.__file__).parent.rglob("*"))
+    return [path for path in below if path.suffix != ".pyc" and path.is_file()]

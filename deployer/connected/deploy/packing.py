@@ -259,14 +259,10 @@ class Packing:
         except kind as error:
             if self._request.dry_run:
                 raise
-            self._forget(path)
+            self._record(path, last_deploy.recorded(path)._replace(inputs="", payload="", file=()))
+            if self._request.output is None:  # the bundle in the frame cache may be damaged, too
+                path.unlink(missing_ok=True)
             raise IntegrityError(error.message, "deploy again: it is packed anew") from error
-
-    def _forget(self, path: Path) -> None:
-        """Make the next deploy pack again, from the image if the bundle in the frame cache is damaged too."""
-        self._record(path, last_deploy.recorded(path)._replace(inputs="", payload="", file=()))
-        if self._request.output is None:
-            path.unlink(missing_ok=True)
 
 
 def _only_rehearsed(path: Path, packed: str) -> str:

@@ -407,9 +407,8 @@ def _uploaded(
         else:  # each check would need a separate login
             send()
     sent = time.monotonic()
-    words = ["receive", folder]
     with progress.far_bar("install") as tell, _named(bundle):
-        answer = remote.site(words, _INSTALL_SECONDS, tell=tell)
+        answer = remote.site(["receive", folder], _INSTALL_SECONDS, tell=tell)
     return done.installed(answer, started, sent)
 
 

@@ -90,22 +90,18 @@ class Source(NamedTuple):
     Attributes:
         packages: folders in the paths of its source files; a frame in one of them shows that the library made it.
         hosts: hosts that identify it without a frame, as in native programs; a leading dot: all below it.
-        offline: creates the remedy; returns None if it was something else.
+        offline: creates the remedy.
     """
 
     packages: Sequence[str]
     hosts: Sequence[str]
-    offline: Callable[[Wanted], Optional[Offline]]
+    offline: Callable[[Wanted], Offline]
 
 
 def recognise(wanted: Wanted) -> Optional[Offline]:
     """Return what a library wanted if it is known, else None."""
-    for matches in (_asked, _is_at):
-        for source in SOURCES:
-            made = source.offline(wanted) if matches(source, wanted) else None
-            if made is not None:
-                return made
-    return _licence(wanted)
+    known = next((source for matches in (_asked, _is_at) for source in SOURCES if matches(source, wanted)), None)
+    return known.offline(wanted) if known else _licence(wanted)
 
 
 def general(wanted: Wanted) -> Offline:

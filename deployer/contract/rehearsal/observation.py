@@ -6,9 +6,10 @@ they are printed, and no path in them is ever opened. A line that is not a recor
 Times are seconds since the epoch, all from the clock of one machine.
 """
 
-import json
-from typing import Iterable, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Iterable, List, Mapping, NamedTuple, Optional, Tuple
 
+from deployer.contract.base import json_records
+from deployer.contract.base.errors import UsageError
 from deployer.contract.base.json_records import Record
 from deployer.contract.base.text import printable
 
@@ -144,17 +145,16 @@ def _observation(line: bytes, process: str) -> Optional[Observation]:
     if len(line) > MAX_LINE:
         return None
     try:
-        record = json.loads(line.decode("utf-8"), parse_int=_number)
-    except (ValueError, RecursionError):
+        record = json_records.parse(line, "an observation")
+    except UsageError:
         return None
     if not isinstance(record, dict) or record.get("kind") not in KINDS:
         return None
-    what, time, stack = (record.get(name) for name in ("what", "time", "stack"))
+    what, stack = record.get("what"), record.get("stack")
+    time: Any = record.get("time")
     if not isinstance(what, str) or not what or not isinstance(stack, list):
         return None
-    if (
-        isinstance(time, bool) or not isinstance(time, (int, float)) or not 0 <= time <= MAX_TIME
-    ):  # "not a number" is in no range
+    if type(time) not in (int, float) or not 0 <= time <= MAX_TIME:  # "not a number" is in no range
         return None
     about, stack = record.get("about", {}), stack[:_MAX_FRAMES]
     if not isinstance(about, dict) or not all(isinstance(item, list) for item in stack):
@@ -166,9 +166,3 @@ def _observation(line: bytes, process: str) -> Optional[Observation]:
     # The text of the exceptions that led to the last one has several lines.
     known = {key: value[: 10 * _MAX_TEXT] for key, value in texts[:_MAX_ABOUT]}
     return Observation(record["kind"], what[:_MAX_TEXT], float(time), frames, known, process)
-
-
-def _number(digits: str) -> int:
-    if len(digits) > 20:  # as in json_records: a long number keeps older Pythons busy for hours
-        raise ValueError("a number has %d digits" % len(digits))
-    return int(digits)

@@ -4,6 +4,7 @@ The findings begin with the reason that stopped the job. The exception that ende
 process's accesses, because a library may catch a network error and raise its own.
 """
 
+import collections
 import itertools
 import posixpath
 import re
@@ -530,20 +531,14 @@ class _Judgement:
 
     def _last_reach(self) -> Optional[Observation]:
         """Return why a job without an exception probably ended: programs may exit, or abort MPI, by themselves."""
-        kinds: Tuple[str, ...] = (*_NETWORK_KINDS, seen.WRITE, seen.PROGRAM, seen.DAEMON)
+        kinds = (*_NETWORK_KINDS, seen.WRITE, seen.PROGRAM, seen.DAEMON)
         told = self.ending.last or ""
         reached = [item for item in self.observations if item.kind in (*kinds, seen.MISSING, seen.LIBRARY)]
         named = [item for item in reached if _is_named(item, told)]
         if named:
             return named[-1]
-        for pattern, causes in _WITH_CAUSE:
-            if pattern.search(told):
-                kinds = tuple(causes)
-                break
-        else:
-            if not _DOWNLOAD.search(told):
-                return None
-        return next((item for item in reversed(self.observations) if item.kind in kinds), None)
+        causes = next((causes for pattern, causes in (*_WITH_CAUSE, (_DOWNLOAD, kinds)) if pattern.search(told)), ())
+        return next((item for item in reversed(self.observations) if item.kind in causes), None)
 
     # ------------------------------------------------------------------------------------------ findings
 
@@ -666,12 +661,11 @@ class _Judgement:
                 yield self._made("rehearse.missing", group, what, WARNING, **values)
             elif kind == seen.ASKED and (seen.MISSING, what) in groups and not stopped:
                 continue  # it was also opened
-            elif (kind in _LOOKED and self._is_worth_a_note(what, group)) or (
-                kind in (*_LOOKED, seen.LIBRARY) and stopped
+            elif (stopped and kind == seen.LIBRARY) or (
+                kind in _LOOKED and (stopped or self._is_worth_a_note(what, group))
             ):
-                lacks = (
-                    not self.had_input and what.startswith("/") and not (_USUAL.search(what) or _OF_JOB.search(what))
-                )
+                is_data = what.startswith("/") and not (_USUAL.search(what) or _OF_JOB.search(what))
+                lacks = is_data and not self.had_input
                 how = "; it opened no other data" if lacks and not stopped else self._thrown(stopped)
                 values = {"path": what, "how": how, "remedy": _remedy_of(what)}
                 yield self._made("rehearse.missing", group, what, WARNING if lacks else NOTE, **values)
@@ -741,10 +735,9 @@ class _Judgement:
         """Return the finding about a job that was stopped, or failed without an observed reason."""
         code = "" if self.ending.exit_code is None else " with exit code %d" % self.ending.exit_code
         last = self.ending.last or ""
-        if self.ending.how == STOPPED:  # its last line is the reason
-            how = "it was stopped{}{}".format(code, ": " + last if last else "")
-        else:
-            how = "it failed{}{}".format(code, "; last line: " + last if last else "")
+        # The last line of a stopped job is the reason.
+        how, before = ("it was stopped", ": ") if self.ending.how == STOPPED else ("it failed", "; last line: ")
+        how += code + (before + last if last else "")
         return Reached(_finding("rehearse.ended", "the job", ERROR, how=how), True)
 
 
@@ -795,11 +788,10 @@ def _escaped(text: str) -> str:
 
 def _limited(found: Sequence[Reached]) -> Iterable[Reached]:
     """Yield at most ``_MOST`` findings of each code, and a note about the others."""
-    counts: Dict[str, int] = {}
+    counts: Dict[str, int] = collections.Counter()
     for item in found:
-        code = item.finding.code
-        counts[code] = counts.get(code, 0) + 1
-        if counts[code] <= _MOST or item.stopped:
+        counts[item.finding.code] += 1
+        if counts[item.finding.code] <= _MOST or item.stopped:
             yield item
     for code, count in sorted(counts.items()):
         if count > _MOST:

@@ -6,11 +6,11 @@ The files themselves are in ``fetched/JOB/`` beside it, which is not checked in:
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from deployer.contract.base import json_records
+from deployer.contract.base import json_records, records
 from deployer.contract.base.errors import Refused, UsageError
 from deployer.system import files
 
@@ -46,9 +46,9 @@ class FetchedJob(NamedTuple):
         environment: variables that keep libraries from asking for a network.
     """
 
-    urls: Sequence[LockedUrl]
-    home: Sequence[str]
-    job: Sequence[str]
+    urls: list[LockedUrl]
+    home: list[str]
+    job: list[str]
     environment: Mapping[str, str]
 
     def record(self) -> json_records.Record:
@@ -77,26 +77,11 @@ def read(folder: Path) -> dict[str, FetchedJob]:
     if not files.exists(path):
         return {}
     try:
-        fields = json_records.loads(files.read_bytes(path), _SCHEMA, path)
-        return {name: _job(item) for name, item in fields.record["jobs"].items()}
+        jobs = json_records.loads(files.read_bytes(path), _SCHEMA, path).children("jobs")
+        return {name: records.read(FetchedJob, fields) for name, fields in jobs.items()}
     except UsageError as error:
         error.hint = error.hint or _HINT
         raise
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise UsageError(f"{path} is not a lock of `fetch`: {error!r}", _HINT) from error
-
-
-def _job(item: Mapping[str, object]) -> FetchedJob:
-    def names(key: str) -> list[str]:
-        found = item[key]
-        if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
-            raise ValueError(key)
-        return found
-
-    urls, environment = item["urls"], item["environment"]
-    if not isinstance(urls, list) or not isinstance(environment, dict):
-        raise ValueError("urls")
-    return FetchedJob([LockedUrl(**each) for each in urls], names("home"), names("job"), environment)
 
 
 def read_data(folder: Path) -> dict[str, dict[str, str]]:

@@ -37,15 +37,14 @@ def remove(dry_run: bool, warn: Callable[[str], None]) -> caches.Pruned:
                 fcntl.flock(used, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise Refused("a rehearsal runs", _BUSY) from None
-            _remove_volume(was_used, warn)
+            if was_used:
+                _remove_volume(warn)
             files.remove_tree(str(folder))
     return caches.Pruned(held.cache.name, held.entries, held.bytes)
 
 
-def _remove_volume(was_used: bool, warn: Callable[[str], None]) -> None:
-    """Remove the volume, if a rehearsal has used it."""
-    if not was_used:
-        return
+def _remove_volume(warn: Callable[[str], None]) -> None:
+    """Remove the volume, which a rehearsal has used."""
     name = volume_name()
     try:
         client = engine.connect()

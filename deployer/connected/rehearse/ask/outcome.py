@@ -60,7 +60,7 @@ def _outcome(
     bounds = Bounds(rehearsed.memory_mb, rehearsed.layout.threads, seconds(rehearsed.job.time))
     used = _used(rehearsed, records)
     own = {*addresses, *addresses.values()}
-    own_files = {*rehearsed.job.command, *rehearsed.extra}
+    own_files = {*rehearsed.job.command, *rehearsed.request.extra}
     had_input = opened is None or any(rehearsal.is_input(path) and path not in own_files for path in opened)
     reached = rehearsal.judge(observed, ending, used, bounds, own, rehearsed.job.name, had_input)
     watched = [PYTHON] if observed.has_python else []
@@ -71,7 +71,7 @@ def _outcome(
         bundle=f"{rehearsed.manifest.name}:{rehearsed.manifest.version}",
         image=rehearsed.manifest.image.layer_digest,
         job=rehearsed.job.name,
-        site=rehearsed.site,
+        site=rehearsed.request.site.site if rehearsed.request.site else "",
         date=int(time.time()),
         deployer=__version__,
         nodes=rehearsed.layout.nodes,
@@ -85,7 +85,7 @@ def _outcome(
         ),
         requested=rehearsal.requested(observation.read(kernel).observations, own),
         accepted=accepted,
-        command=(*rehearsed.job.command, *rehearsed.extra),
+        command=(*rehearsed.job.command, *rehearsed.request.extra),
         payload=sealed_file.payload(rehearsed.manifest),
     )
 
@@ -97,7 +97,7 @@ def _ending(rehearsed: Rehearsed) -> JobEnding:
         return JobEnding(rehearsal.STOPPED, None, rehearsed.report.stopped, took)
     if any(node.get("memory") for node in rehearsed.report.nodes.values()):
         how = rehearsal.MEMORY
-    elif code in (_TIME_OVER, _KILLED) and took >= rehearsed.limit:  # the job itself may also end with these codes
+    elif code in (_TIME_OVER, _KILLED) and took >= rehearsed.request.seconds:  # the job may end with these codes, too
         return JobEnding(rehearsal.LIMIT, None, None, took)
     else:
         how = rehearsal.FAILED if code else rehearsal.DONE

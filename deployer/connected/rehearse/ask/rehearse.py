@@ -114,9 +114,7 @@ class Rehearsed(NamedTuple):
         report: what happened on the simulated site.
         result: the job's result.json; None: the job wrote none.
         memory_mb: MiB that a rank may use; None: no limit.
-        site: the name of the site; empty: no particular site.
-        limit: the time limit in seconds.
-        extra: words that were added to the job's command.
+        request: the user's request.
     """
 
     folder: Path
@@ -127,9 +125,7 @@ class Rehearsed(NamedTuple):
     report: WorldReport
     result: Mapping[str, Any] | None
     memory_mb: int | None
-    site: str
-    limit: int
-    extra: Sequence[str]
+    request: RehearsalRequest
 
 
 #: Shows a bar while a block runs, as ``progress.far_bar`` does.
@@ -161,8 +157,7 @@ def rehearse(
     with opened(request.bundle) as stream:
         manifest = begin(stream, request.bundle).manifest
     job = job_of(manifest, request)
-    lacking = job.lacks_gpus(request.site.node.gpus) if request.site else ""
-    if request.site and lacking:
+    if request.site and (lacking := job.lacks_gpus(request.site.node.gpus)):
         hint = "rehearse it for a partition with GPUs (--partition)"
         raise Refused(f"job {job.name}: {lacking} of {request.site.partition} at {request.site.site}", hint)
     cores = workers.cores()
@@ -201,9 +196,7 @@ def rehearse(
         report=report,
         result=_result(folder),
         memory_mb=memory_mb,
-        site=request.site.site if request.site else "",
-        limit=request.seconds,
-        extra=request.extra,
+        request=request,
     )
 
 
@@ -342,7 +335,7 @@ class _Site:
         own["PYTHONPATH"] = str(own_paths.package().parent)
         argv = [sys.executable, "-S", "-m", "deployer.connected.rehearse.world.world"]
         limit = request.seconds + _PATIENCE + _AROUND
-        done = process.run(argv, limit, own, stdin=order.text(), check=False)
+        done = process.run(argv, limit, own, stdin=json.dumps(order._asdict()), check=False)
         try:
             report = WorldReport(**json_records.parse(done.stdout.encode(), "the report of the simulated site"))
         except (DeployerError, TypeError) as error:
@@ -365,9 +358,8 @@ class _Site:
 
     def _ask(self, words: Sequence[str], timeout: float, hear: Callable[[str], bool] | None = None) -> dict[str, Any]:
         """Return the answer of the site's program, a JSON object."""
-        answer: dict[str, Any] = json_records.parse(
-            self._call(words, timeout, hear=hear).encode(), f"the answer of {words[0]}"
-        )
+        said = self._call(words, timeout, hear=hear).encode()
+        answer: dict[str, Any] = json_records.parse(said, f"the answer of {words[0]}")
         return answer
 
     def _call(
@@ -428,13 +420,10 @@ def _shorten(path: Path) -> None:
     """Keep only the end of a file. This is done in place, because a copy may not fit. A link is not followed."""
     with contextlib.suppress(OSError), open(os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK), "r+b") as stream:
         state = os.fstat(stream.fileno())
-        from_here = state.st_size - _MAX_LOG
-        if not stat.S_ISREG(state.st_mode) or from_here <= 0:
-            return
-        for at in range(0, _MAX_LOG, files.CHUNK):
-            data = os.pread(stream.fileno(), min(files.CHUNK, _MAX_LOG - at), from_here + at)
-            os.pwrite(stream.fileno(), data, at)
-        os.truncate(stream.fileno(), _MAX_LOG)
+        if stat.S_ISREG(state.st_mode) and state.st_size > _MAX_LOG:
+            end = os.pread(stream.fileno(), _MAX_LOG, state.st_size - _MAX_LOG)
+            stream.write(end)
+            stream.truncate()
 
 
 def _certificates_of(rootfs: Path) -> list[str]:

@@ -45,23 +45,25 @@ def rehearsed(
         return container.rehearse(request, accepted, tell)
     if way == NAMESPACES and (forbidden := namespaces.forbidden()):
         raise Refused(f"this machine cannot simulate a site: {forbidden}", f"use --engine docker, or {_remedy()}")
-    from deployer.connected.bundle.pyz import make_pyz
-    from deployer.connected.rehearse.ask.outcome import judge
-    from deployer.connected.rehearse.ask.rehearse import SiteTools, rehearse
-
-    tools = SiteTools(make_pyz(), _ch_run(tell))
-    return judge(rehearse(request, tools, tell, progress.far_bar), tuple(accepted))
+    return _in_namespaces(request, accepted, tell)
 
 
 def online(request: RehearsalRequest, internet: Online, tell: Callable[[str], None]) -> Judged:
     """Run a job on a simulated site with internet. Raises as ``rehearsed``, without Docker."""
     if forbidden := namespaces.forbidden():
         raise Refused(f"this machine cannot simulate a site: {forbidden}", _remedy())
+    return _in_namespaces(request, (), tell, internet)
+
+
+def _in_namespaces(
+    request: RehearsalRequest, accepted: Sequence[str], tell: Callable[[str], None], internet: Online | None = None
+) -> Judged:
     from deployer.connected.bundle.pyz import make_pyz
     from deployer.connected.rehearse.ask.outcome import judge
     from deployer.connected.rehearse.ask.rehearse import SiteTools, rehearse
 
-    return judge(rehearse(request, SiteTools(make_pyz(), _ch_run(tell)), tell, progress.far_bar, internet))
+    tools = SiteTools(make_pyz(), _ch_run(tell))
+    return judge(rehearse(request, tools, tell, progress.far_bar, internet), tuple(accepted))
 
 
 def usual(

@@ -106,10 +106,10 @@ class NameServer:
         poll.register(self._listener, select.POLLIN)
         return {self._datagrams.fileno(): self._datagram, self._listener.fileno(): lambda: self._accept(poll)}
 
-    def ready(self, descriptor: int, poll: "select.poll") -> bool:
-        """Read from a connection. Return whether the connection belongs to this server."""
+    def ready(self, descriptor: int, poll: "select.poll") -> None:
+        """Read from a connection, if it belongs to this server."""
         if descriptor not in self._open:
-            return False
+            return
         connection, port, data = self._open[descriptor]
         chunk = b""
         with contextlib.suppress(OSError):
@@ -117,14 +117,13 @@ class NameServer:
         data += chunk
         size = int.from_bytes(data[:2], "big") if len(data) >= 2 else 65536
         if chunk and len(data) < 2 + size:
-            return True
+            return
         question = read(bytes(data[2 : 2 + size]), self._answer)
         if question is not None:
             self._note(question.name, port, True)
             with contextlib.suppress(OSError):
                 connection.send(len(question.answer).to_bytes(2, "big") + question.answer)
         self._end(descriptor, poll)
-        return True
 
     def _end(self, descriptor: int, poll: "select.poll") -> None:
         poll.unregister(descriptor)

@@ -108,7 +108,6 @@ class Reach:
         self,
         note: Note,
         local: Iterable[str] = (),
-        ports: Callable[[], set[int]] | None = None,
         last: Callable[[int], None] | None = None,
     ) -> None:
         """Start without observations.
@@ -116,12 +115,10 @@ class Reach:
         Args:
             note: receives the observations.
             local: addresses of this rehearsal's nodes. Traffic to them is part of the job.
-            ports: returns the ports on which a process of this node listens.
             last: receives the pid of each process that is about to exit.
         """
         self._note = note
         self._local = set(local)
-        self._ports = ports or listening
         self._last = last
         self._tasks: dict[int, tuple[float, tracee.Tracee]] = {}
         self._searches: dict[tuple[int, str], _Search] = {}
@@ -413,7 +410,7 @@ class Reach:
             return None
         if family not in (socket.AF_INET, socket.AF_INET6):
             text = f"family:{family}"
-            if family == _VSOCK and len(address) >= 12:
+            if family == socket.AF_VSOCK and len(address) >= 12:
                 text = "vsock:{1} port {0}".format(*struct.unpack_from("=II", address, 4))
             return lambda: self._tell("address", text, who)
         port = struct.unpack_from("!H", address, 2)[0]
@@ -437,7 +434,7 @@ class Reach:
     def _connected(self, who: tracee.Tracee, ip: str, port: int, own: bool, about: dict[str, str]) -> None:
         if not own or len(self._waiting) >= _MAX_WAITING:
             self._tell("address", f"{ip} port {port}", who, **about)
-        elif (ip, port) not in self._waiting and port not in self._ports():
+        elif (ip, port) not in self._waiting and port not in listening():
             self._waiting[(ip, port)] = who
 
     def _unix(self, who: tracee.Tracee, name: str) -> None:
@@ -457,7 +454,7 @@ class Reach:
         if self._searches:
             self._searched(now=time.monotonic())
         if self._waiting:
-            ports = self._ports()
+            ports = listening()
             for key in [key for key in self._waiting if key[1] in ports]:
                 del self._waiting[key]  # a process of the job has started to listen there
 
@@ -482,7 +479,6 @@ class Reach:
 
 
 _DNS = 53
-_VSOCK = 40  # socket.AF_VSOCK, from Python 3.7
 
 
 def listening() -> set[int]:

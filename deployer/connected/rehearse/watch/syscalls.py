@@ -37,7 +37,6 @@ _NEW_LISTENER, _WAIT_KILLABLE = 1 << 3, 1 << 5
 _NOTIF_RECV, _NOTIF_SEND, _NOTIF_SET_FLAGS = 0xC0502100, 0xC0182101, 0x40082104
 _SYNC_WAKE_UP, _CONTINUE = 1, 1
 _ALLOW, _NOTIFY, _ERRNO, _KILL = 0x7FFF0000, 0x7FC00000, 0x00050000, 0x80000000
-_VSOCK = 40  # socket.AF_VSOCK, from Python 3.7
 _X32 = 0x40000000  # x86-64 only: programs with 32-bit pointers, whose calls have different numbers
 # Classic BPF: load a word, compare, return.
 _LOAD, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
@@ -126,7 +125,11 @@ _ANSWER = struct.Struct("=QqiI")
 
 
 class CallListener:
-    """The observer's end of a filter. This object owns ``descriptor``."""
+    """The observer's end of a filter.
+
+    This object owns ``descriptor``. For poll, it is readable if a call waits, and hung up if all observed processes
+    have ended.
+    """
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -134,10 +137,6 @@ class CallListener:
         self._names = {number: name for name, number in machine.calls.items()}
         with suppress(OSError):  # run the observer on the caller's core, which is five times as fast (Linux 6.6)
             fcntl.ioctl(descriptor, _NOTIF_SET_FLAGS, _SYNC_WAKE_UP)
-
-    def fileno(self) -> int:
-        """Return the descriptor, for poll: readable if a call waits, hung up if all observed processes have ended."""
-        return self._descriptor
 
     def receive(self) -> Trapped | None:
         """Return the next call, or None if its thread has been killed."""
@@ -240,7 +239,7 @@ def refusals(machine: _Machine) -> bytes:
         *((_EQUAL, "absent", "", number) for number in machine.refused.values()),
         (_EQUAL, "", "allow", machine.socket),
         (_LOAD, "", "", _ARGS),
-        (_EQUAL, "no family", "allow", _VSOCK),
+        (_EQUAL, "no family", "allow", socket.AF_VSOCK),
     ]
     absent, no_family = _ERRNO | errno.ENOSYS, _ERRNO | errno.EAFNOSUPPORT
     return _assembled(steps, {"kill": _KILL, "absent": absent, "no family": no_family, "allow": _ALLOW})

@@ -190,7 +190,7 @@ class Tracee:
 
     def __init__(self, task: int) -> None:
         self.task = task
-        fields = _status(task)
+        fields = status(task)
         self.process = int(fields.get("Tgid", "0") or task)
         words = _command(task)
         self.command = " ".join(words)[:_MAX_COMMAND]
@@ -248,7 +248,7 @@ class Tracee:
     def identity(self) -> FileIdentity:
         """Return its rights at the time of the first call of this method."""
         if self._identity is None:
-            fields = _status(self.task)
+            fields = status(self.task)
             uids, gids, groups = ([*map(int, fields.get(name, "").split())] for name in ("Uid", "Gid", "Groups"))
             override = int(fields.get("CapEff", "0"), 16) >> _CAP_DAC_OVERRIDE & 1
             self._identity = FileIdentity(uids[3], (gids[3], *groups), bool(override))
@@ -261,9 +261,10 @@ def _checked(result: int) -> int:
     return result
 
 
-def _status(task: int) -> dict[str, str]:
+def status(task: int) -> dict[str, str]:
+    """Return the fields of a process's ``status`` file. Raises OSError."""
     with open(f"/proc/{task}/status", "rb") as stream:
-        lines = stream.read().decode("utf-8", "replace").splitlines()
+        lines = stream.read().decode("utf-8", "replace").split("\n")  # a program's name may have other line breaks
     return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
 

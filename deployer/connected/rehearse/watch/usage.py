@@ -13,6 +13,7 @@ import os
 import time
 from typing import Any, NamedTuple
 
+from deployer.connected.rehearse.watch import tracee
 from deployer.connected.rehearse.watch.tracee import Tracee
 
 #: Launchers' variables with a rank's number. Slurm's own is last, because other launchers' ranks also have it.
@@ -190,17 +191,12 @@ def _fields(path: str) -> list[str]:
 
 def resident(process: int) -> tuple[int, int]:
     """Return the KiB of a process: its current memory without files, and its peak including files."""
-    now = most = 0
     try:
-        with open(f"/proc/{process}/status", "rb") as stream:
-            for line in stream:
-                if line.startswith((b"RssAnon:", b"RssShmem:")):
-                    now += int(line.split()[1])
-                elif line.startswith(b"VmHWM:"):
-                    most = int(line.split()[1])
+        fields = tracee.status(process)
     except OSError:
         return 0, 0
-    return now, most
+    anonymous, shared, most = (int(fields.get(name, "0").split()[0]) for name in ("RssAnon", "RssShmem", "VmHWM"))
+    return anonymous + shared, most
 
 
 class MemoryShare(NamedTuple):

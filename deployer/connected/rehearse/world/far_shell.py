@@ -39,12 +39,7 @@ def main() -> int:
         socket.send_fds(connection, [TIED if "REHEARSAL_TIED" in os.environ else LOOSE], [0, 1, 2])
         connection.sendall(os.fsencode(" ".join(words)))
         connection.sendall(END)
-        said = b""
-        while True:
-            chunk = connection.recv(64)
-            if not chunk:
-                break
-            said += chunk
+        said = b"".join(iter(lambda: connection.recv(64), b""))
     return int(said) if said.isdigit() else 255
 
 

@@ -65,7 +65,7 @@ class UntilSaid:
             stream.seek(self._at)
             data = self._tail + stream.read()
             self._at = stream.tell()
-            self._tail = data[len(data) - len(self._text) + 1 :] if len(self._text) > 1 else b""
+            self._tail = data[max(0, len(data) - len(self._text) + 1) :]
             return SAID if self._text in data else ""
         return ""
 

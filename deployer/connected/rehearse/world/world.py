@@ -73,10 +73,6 @@ class WorldOrder(NamedTuple):
     doors: str = ""
     until: str = ""
 
-    def text(self) -> str:
-        """Return the order as JSON."""
-        return json.dumps(self._asdict())
-
 
 #: In the observer's command: a placeholder for the node's name.
 NODE = "{node}"
@@ -129,11 +125,10 @@ def _be_first(order: WorldOrder) -> NoReturn:
     kernel.die_with_parent()
     try:
         _report(_live(order))
-    except (OSError, DeployerError) as error:
-        if isinstance(error, OSError):
-            _report(WorldReport(None, error=explained(error)))
-        else:
-            _report(WorldReport(None, error=error.message, hint=error.hint))
+    except OSError as error:
+        _report(WorldReport(None, error=explained(error)))
+    except DeployerError as error:
+        _report(WorldReport(None, error=error.message, hint=error.hint))
     finally:
         os._exit(0)
 
@@ -225,11 +220,8 @@ class _Begun:
         said = b""
         with selectors.DefaultSelector() as selector:
             selector.register(self._heard, selectors.EVENT_READ)
-            while selector.select(max(0.0, until - time.monotonic())):
-                chunk = os.read(self._heard, 4096)
+            while selector.select(max(0.0, until - time.monotonic())) and (chunk := os.read(self._heard, 4096)):
                 said += chunk
-                if not chunk:
-                    break
         return said
 
 

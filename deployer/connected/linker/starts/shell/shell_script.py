@@ -30,22 +30,18 @@ _NOTHING = frozenset((
     "times", "type", "hash", "logout", "suspend", "history", "caller", "compgen", "complete", "shopt", "bind", "fc",
     "help", "sleep",
 ))  # fmt: skip
+_DECLARING = ("export", "readonly", "local", "declare", "typeset")
 #: The exit status of these and other shell commands.
 _STATUS = {
-    **dict.fromkeys((":", "true", "echo", "sleep", "set", "unset", "printf", "trap", "command", "builtin"), 0),
-    **dict.fromkeys(("export", "readonly", "local", "declare", "typeset"), 0),
+    **dict.fromkeys((":", "true", "echo", "sleep", "set", "unset", "printf", "trap", *_DECLARING), 0),
     "false": 1,
 }
 #: Node types whose failure ends a shell with ``set -e``.
 _STOPPING = ("CallExpr", "Subshell", "TestClause", "ArithmCmd", "LetClause", "DeclClause")
-#: Special commands, which functions cannot replace in every shell.
-_SPECIAL = frozenset((
-    ".", ":", "break", "continue", "eval", "exec", "exit", "export", "readonly", "return", "set", "shift", "trap",
-    "unset", "command", "builtin", "source", "local", "declare", "typeset",
-))  # fmt: skip
-_DECLARING = ("export", "readonly", "local", "declare", "typeset")
 #: Commands that set the status in other ways: through the text that they read, or their argument.
 _OWN_STATUS = (".", "source", "eval", "exit", "return", "break", "continue", "exec", "command", "builtin")
+#: Special commands, which functions cannot replace in every shell.
+_SPECIAL = frozenset((*_OWN_STATUS, *_DECLARING, ":", "set", "shift", "trap", "unset"))
 #: The function that bash runs if it does not find a command.
 _HANDLER = "command_not_found_handle"
 #: Commands that read code in a way that is not followed.

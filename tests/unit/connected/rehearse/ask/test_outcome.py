@@ -9,6 +9,7 @@ import pytest
 
 from deployer.connected.rehearse.ask import outcome
 from deployer.connected.rehearse.ask.rehearse import Rehearsed
+from deployer.connected.rehearse.ask.request import RehearsalRequest
 from deployer.connected.rehearse.world.simulated_plan import RehearsedLayout
 from deployer.connected.rehearse.world.world import WorldReport
 from deployer.contract.base.errors import Unknown
@@ -31,7 +32,8 @@ def folder(tmp_path: Path) -> Path:
 def found(folder: Path, code: int, seconds: float = 5.0, result: Any = None, **node: Any) -> Rehearsed:
     report = WorldReport(code, seconds, "", {"node1": {"observed": True, "memory": 0, **node}})
     layout = RehearsedLayout(1, 1, 1, 1)
-    return Rehearsed(folder, folder / "kernel", layout, JOB, MANIFEST, report, result, 1000, "there", 60, ("--short",))
+    request = RehearsalRequest("b.tar", None, None, None, 60, extra=["--short"])
+    return Rehearsed(folder, folder / "kernel", layout, JOB, MANIFEST, report, result, 1000, request)
 
 
 @pytest.mark.parametrize(

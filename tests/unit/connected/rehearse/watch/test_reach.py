@@ -51,7 +51,8 @@ def observe(monkeypatch, tmp_path):
 
     def run(words, ports=(), local=(), limited=False):
         seen = Seen()
-        seen.reach = Reach(seen.add, local, lambda: set(ports))
+        monkeypatch.setattr(reach, "listening", lambda: set(ports))
+        seen.reach = Reach(seen.add, local)
         name = f"\0deployer-test-{os.getpid()}"
         with socket.socket(socket.AF_UNIX) as server:
             server.bind(name)
@@ -73,10 +74,11 @@ def observe(monkeypatch, tmp_path):
             connection, _ = server.accept()
             with connection:
                 _, extra, _, _ = connection.recvmsg(100, socket.CMSG_SPACE(4))
-                listener = CallListener(struct.unpack("i", extra[0][2][:4])[0])
+                [descriptor] = struct.unpack("i", extra[0][2][:4])
+                listener = CallListener(descriptor)
                 connection.send(syscalls.READY)
             poll = select.poll()
-            poll.register(listener, select.POLLIN)
+            poll.register(descriptor, select.POLLIN)
             while True:
                 (_, events), *_ = poll.poll(20000)
                 if not events & select.POLLIN:
