@@ -93,6 +93,7 @@ SCRIPTS = (
     # language models, and their data
     Script("nanogpt-char", "torch", NANOGPT, "data/shakespeare_char/prepare.py", copied=True, language=True),
     Script("nanogpt-bpe", "torch", NANOGPT, "data/shakespeare/prepare.py", copied=True, language=True),
+    # needs an older `datasets`, and two million texts
     Script("nanogpt-web", "torch", NANOGPT, "data/openwebtext/prepare.py", copied=True, language=True),
     Script("fineweb", "torch", BUILD_NANOGPT, "fineweb.py", copied=True, language=True),
     Script("llmc-shakespeare", "torch", LLM_C, "dev/data/tinyshakespeare.py", beside=("dev/data/data_common.py",),
