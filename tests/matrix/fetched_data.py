@@ -309,7 +309,7 @@ def _openml(internet: Internet, draw: random.Random) -> None:
     digits = {f"pixel{at}": "NUMERIC" for at in range(1, 785)} | {"class": "{0,1,2,3,4,5,6,7,8,9}"}
     images = [[*(draw.choice((0, 0, 0, 128, 255)) for _ in range(784)), at % 10] for at in range(300)]
     internet.openml.add("mnist_784", digits, images, "class", 554)
-    _wages_and_yeast(internet, draw)
+    _yeast(internet, draw)
     co2 = dict.fromkeys(("year", "month", "day", "weight", "flag", "station", "co2"), "NUMERIC")
     weeks = [
         (1958 + at // 12, at % 12 + 1, 15, 1, 0, 1, round(315 + at / 10 + draw.random(), 2)) for at in range(12 * 43)
@@ -317,18 +317,7 @@ def _openml(internet: Internet, draw: random.Random) -> None:
     internet.openml.add("mauna-loa-atmospheric-co2", co2, weeks, "co2", 41187)
 
 
-def _wages_and_yeast(internet: Internet, draw: random.Random) -> None:
-    wages = {
-        "EDUCATION": "NUMERIC", "SOUTH": "{no,yes}", "SEX": "{female,male}", "EXPERIENCE": "NUMERIC",
-        "UNION": "{member,not_member}", "WAGE": "NUMERIC", "AGE": "NUMERIC", "RACE": "{Hispanic,Other,White}",
-        "OCCUPATION": "{Clerical,Management,Other,Professional,Sales,Service}",
-        "SECTOR": "{Construction,Manufacturing,Other}", "MARR": "{Married,Unmarried}",
-    }  # fmt: skip
-    made = [
-        [draw.randint(3, 60) if kind == "NUMERIC" else draw.choice(kind.strip("{}").split(",")) for kind in kinds]
-        for kinds in [list(wages.values())] * 534
-    ]
-    internet.openml.add("cps_85_wages", wages, made, "WAGE", 534)
+def _yeast(internet: Internet, draw: random.Random) -> None:
     yeast = {f"Att{at}": "NUMERIC" for at in range(1, 104)} | {f"Class{at}": "{FALSE,TRUE}" for at in range(1, 15)}
     genes = [
         [*(round(draw.gauss(0, 0.1), 4) for _ in range(103)), *(draw.choice(("FALSE", "TRUE")) for _ in range(14))]
