@@ -34,6 +34,8 @@ from tests.lab.internet import Internet
 from tests.matrix import fetched_data
 
 NANOGPT = Source("karpathy/nanoGPT", "3adf61e154c3fe3fca428ad6bc3818b27a3b8291")
+NANOCHAT = Source("karpathy/nanochat", "92d63d4e8bb4df75c3b71618f31ddde2378b2bcd")
+GPT_2 = Source("openai/gpt-2", "9b63575ef42771a015060c964af2c3da4cf7c8ab")
 BUILD_NANOGPT = Source("karpathy/build-nanogpt", "6104ab1b53920f6e2159749676073ff7d815c1fa")
 LLM_C = Source("karpathy/llm.c", "f1e2ace651495b74ae22d45d1723443fd00ecd3a")
 FROM_SCRATCH = Source("rasbt/LLMs-from-scratch", "28c65cdfbc3338e2e040016eea4b7fdf556e4d57")
@@ -83,12 +85,15 @@ _TRL = ("--max_steps", "2", "--per_device_train_batch_size", "2", "--use_cpu", "
 _QWEN = ("--model_name_or_path", "Qwen/Qwen2-0.5B-Instruct")
 _ALPACA = ("--base_model", "HuggingFaceTB/SmolLM-360M", "--dtype", "float32", "--device_map", "cpu", "--eval_step", "5",
            "--save_step", "5", "--cutoff_len", "64")  # fmt: skip
+_METAMATH = ("--base_model_name_or_path", "HuggingFaceTB/SmolLM-360M", "--data_path", "meta-math/MetaMathQA",
+             "--dataset_field", "query", "response", "--dataset_split", "train", *_TRL)  # fmt: skip
 _SBERT = "examples/sentence_transformer/"
 
 SCRIPTS = (
     # language models, and their data
     Script("nanogpt-char", "torch", NANOGPT, "data/shakespeare_char/prepare.py", copied=True, language=True),
     Script("nanogpt-bpe", "torch", NANOGPT, "data/shakespeare/prepare.py", copied=True, language=True),
+    # needs an older `datasets`, and two million texts
     Script("nanogpt-web", "torch", NANOGPT, "data/openwebtext/prepare.py", copied=True, language=True),
     Script("fineweb", "torch", BUILD_NANOGPT, "fineweb.py", copied=True, language=True),
     Script("llmc-shakespeare", "torch", LLM_C, "dev/data/tinyshakespeare.py", beside=("dev/data/data_common.py",),
@@ -110,10 +115,29 @@ SCRIPTS = (
            (*_ALPACA, "--shira_r", "4"), language=True),
     Script("accelerate-lm", "torch", ACCELERATE,
            "examples/by_feature/gradient_accumulation_for_autoregressive_models.py", ("--cpu",), language=True),
+    Script("trl-kto", "torch", TRL, "trl/scripts/kto.py", (*_QWEN, "--dataset_name", "trl-lib/kto-mix-14k", *_TRL),
+           language=True),
+    Script("trl-cpo", "torch", TRL, "examples/scripts/cpo.py",
+           (*_QWEN, "--dataset_name", "trl-lib/ultrafeedback_binarized", "--use_peft", *_TRL), language=True),
+    Script("peft-miss", "torch", PEFT, "examples/miss_finetuning/miss_finetuning.py",
+           (*_METAMATH, "--bits", "fp32"), language=True),
+    Script("peft-pissa", "torch", PEFT, "examples/pissa_finetuning/pissa_finetuning.py", _METAMATH, language=True),
+    Script("lightning-transformer", "torch", LIGHTNING, "examples/pytorch/basics/transformer.py", language=True,
+           until="Epoch 0:   1%"),
+    Script("hellaswag", "torch", BUILD_NANOGPT, "hellaswag.py", ("-d", "cpu"), copied=True, language=True),
+    Script("llmc-hellaswag", "torch", LLM_C, "dev/data/hellaswag.py", ("-d", "cpu"),
+           beside=("dev/data/data_common.py",), copied=True, language=True),
+    Script("nanochat-data", "torch", NANOCHAT, "nanochat/dataset.py", ("-n", "2", "-w", "2"),
+           beside=("nanochat/__init__.py", "nanochat/common.py"), copied=True, before="export PYTHONPATH=.",
+           language=True),
+    Script("scratch-gpt", "torch", FROM_SCRATCH, "ch05/01_main-chapter-code/gpt_train.py",
+           beside=("ch05/01_main-chapter-code/previous_chapters.py",), language=True, until="Ep 1 (Step 000000)"),
+    Script("gpt-2", "tables", GPT_2, "download_model.py", ("124M",), language=True),
     # other models
     Script("accelerate-nlp", "torch", ACCELERATE, "examples/nlp_example.py", ("--cpu",)),
+    Script("accelerate-local-sgd", "torch", ACCELERATE, "examples/by_feature/local_sgd.py", ("--cpu",)),
     Script("accelerate-checkpoint", "torch", ACCELERATE, "examples/by_feature/checkpointing.py",
-           ("--cpu", "--num_epochs", "1")),
+           ("--cpu",)),
     Script("peft-glue", "torch", PEFT, "examples/sequence_classification/peft_no_lora_accelerate.py",
            ("--model_name_or_path", "distilroberta-base", "--num_train_epochs", "1", "--output_dir", "out",
             "--peft_type", "prompt_tuning")),
@@ -125,6 +149,11 @@ SCRIPTS = (
            beside=(f"{_SBERT}applications/text-summarization/LexRank.py",),
            before="python3 -m nltk.downloader punkt_tab"),
     Script("cross-encoder", "torch", SENTENCES, "examples/cross_encoder/applications/cross-encoder_usage.py"),
+    Script("sbert-papers", "torch", SENTENCES, f"{_SBERT}applications/semantic-search/semantic_search_publications.py"),
+    Script("sbert-questions", "torch", SENTENCES, f"{_SBERT}applications/clustering/fast_clustering.py"),
+    Script("sbert-trec", "torch", SENTENCES, f"{_SBERT}training/other/training_batch_hard_trec.py"),
+    Script("sbert-matryoshka", "torch", SENTENCES, f"{_SBERT}training/matryoshka/matryoshka_sts.py"),
+    Script("cross-encoder-sts", "torch", SENTENCES, "examples/cross_encoder/training/sts/training_stsbenchmark.py"),
     Script("scratch-bert", "torch", FROM_SCRATCH, "ch06/03_bonus_imdb-classification/train_bert_hf_spam.py"),
     Script("scratch-imdb", "torch", FROM_SCRATCH, "ch06/03_bonus_imdb-classification/download_prepare_dataset.py",
            keep="aclImdb"),
@@ -134,10 +163,17 @@ SCRIPTS = (
     Script("seaborn-heatmap", "tables", SEABORN, "examples/spreadsheet_heatmap.py"),
     Script("seaborn-bars", "tables", SEABORN, "examples/grouped_barplot.py"),
     Script("seaborn-regression", "tables", SEABORN, "examples/regression_marginals.py"),
+    Script("seaborn-bubbles", "tables", SEABORN, "examples/scatter_bubbles.py"),
+    Script("seaborn-histogram", "tables", SEABORN, "examples/joint_histogram.py"),
+    Script("seaborn-logistic", "tables", SEABORN, "examples/logistic_regression.py"),
+    Script("sklearn-yeast", "debian", SKLEARN, "multioutput/plot_classifier_chain_yeast.py"),
+    Script("sklearn-output", "debian", SKLEARN, "miscellaneous/plot_set_output.py"),
     Script("sklearn-titanic", "debian", SKLEARN, "compose/plot_column_transformer_mixed_types.py"),
     Script("sklearn-mnist", "debian", SKLEARN, "neural_networks/plot_mnist_filters.py"),
     Script("sklearn-co2", "debian", SKLEARN, "gaussian_process/plot_gpr_co2.py"),
     Script("statsmodels-formulas", "tables", STATSMODELS, "examples/python/formulas.py"),
+    Script("statsmodels-plots", "tables", STATSMODELS, "examples/python/regression_plots.py"),
+    Script("statsmodels-likelihood", "tables", STATSMODELS, "examples/python/generic_mle.py"),
     Script("statsmodels-contrasts", "tables", STATSMODELS, "examples/python/contrasts.py"),
     Script("networkx-facebook", "tables", NETWORKX, "examples/3d_drawing/plot_facebook_3d.py"),
     Script("numpyro-baseball", "tables", NUMPYRO, "examples/baseball.py", ("-n", "50", "--num-warmup", "50"),

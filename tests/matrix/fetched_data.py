@@ -43,6 +43,7 @@ _GPT2 = {
     "vocab.bpe": "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5",
     "encoder.json": "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783",
 }
+_GPT2_MODEL = ("checkpoint", "hparams.json", "model.ckpt.data-00000-of-00001", "model.ckpt.index", "model.ckpt.meta")
 _WORDS = (  # noqa: SIM905 - words
     "the of and to in that it was for on with his they be at one have this from by hot but some what there we can out"
     " other were all your when up use word how said an each she which do their time if will way about many then them"
@@ -63,6 +64,9 @@ def furnish(internet: Internet, tiny: Path, whisper: Path | None) -> None:
         host = internet.files("openaipublic.blob.core.windows.net")
         for name, body in gpt2_encoding(whisper).items():
             host.put(f"/gpt-2/encodings/main/{name}", body)
+            host.put(f"/gpt-2/models/124M/{name}", body)
+        for name in _GPT2_MODEL:
+            host.put(f"/gpt-2/models/124M/{name}", draw.randbytes(20_000))
     _texts(internet, draw)
     _files(internet, draw)
     _tables(internet, draw)
@@ -145,6 +149,12 @@ def _texts(internet: Internet, draw: random.Random) -> None:
         "ch07/01_main-chapter-code/instruction-data.json": json.dumps(tasks).encode(),
     }
     github.add("rasbt/LLMs-from-scratch", book)
+    choices = [
+        {"ind": at, "ctx": _text(draw, 1), "endings": [_text(draw, 1) for _ in range(4)], "label": draw.randrange(4)}
+        for at in range(40)
+    ]
+    hellaswag = "".join(json.dumps(choice) + "\n" for choice in choices).encode()
+    github.add("rowanz/hellaswag", {"data/hellaswag_val.jsonl": hellaswag}, "master")
     words = " <eos>\n ".join(_text(draw, 1) for _ in range(15_500))
     github.add("pytorch/examples", {"word_language_model/data/wikitext-2/train.txt": words.encode()})
 
@@ -161,6 +171,17 @@ def _files(internet: Internet, draw: random.Random) -> None:
         for number in range(12)
     }
     internet.files("ai.stanford.edu").put("/~amaas/data/sentiment/aclImdb_v1.tar.gz", _tar(reviews))
+    titles = ("title", "abstract", "venue", "year")
+    papers = [dict(zip(titles, (_text(draw, 1), _text(draw, 3), "EMNLP", "2018"), strict=True)) for _ in range(60)]
+    internet.files("sbert.net").put("/datasets/emnlp2016-2018.json", json.dumps(papers).encode())
+    asked = [(at, 2 * at, 2 * at + 1, _text(draw, 1), _text(draw, 1), 0) for at in range(200)]
+    questions = _csv("id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate", asked, "\t")
+    internet.files("qim.fs.quoracdn.net").put("/quora_duplicate_questions.tsv", questions)
+    for name, count in (("train_5500", 700), ("TREC_10", 100)):
+        kinds = [
+            f"{draw.choice(('ABBR', 'DESC', 'ENTY', 'HUM', 'LOC', 'NUM'))}:x {_text(draw, 1)}\n" for _ in range(count)
+        ]
+        internet.files("cogcomp.seas.upenn.edu").put(f"/Data/QA/QC/{name}.label", "".join(kinds).encode())
     edges = "".join(f"{at} {draw.randrange(4039)}\n" for at in range(4039))
     path = "/data/facebook_combined.txt.gz"
     internet.files("snap.stanford.edu").put(path, gzip.compress(edges.encode(), mtime=0))
@@ -201,19 +222,57 @@ def _tables(internet: Internet, draw: random.Random) -> None:
         "flights.csv": _csv("year,month,passengers", flights),
         "penguins.csv": _csv(columns, penguins),
         "tips.csv": _csv("total_bill,tip,sex,smoker,day,time,size", tips),
-        "dataset_names.txt": b"flights\npenguins\ntips\n",
-    }
+        "mpg.csv": _csv(
+            "mpg,cylinders,displacement,horsepower,weight,acceleration,model_year,origin,name",
+            [(draw.randint(9, 46), draw.choice((4, 6, 8)), 200, draw.randint(46, 230), draw.randint(1600, 5100), 15, 70,
+              draw.choice(("usa", "europe", "japan")), "a car") for _ in range(200)],
+        ),
+        "planets.csv": _csv(
+            "method,number,orbital_period,mass,distance,year",
+            [("Transit", 1, draw.randint(1, 900), draw.random(), draw.randint(4, 8000), draw.randint(1995, 2014))
+             for _ in range(200)],
+        ),
+        "titanic.csv": _csv(
+            "survived,pclass,sex,age,fare,class,who,deck,embark_town,alive,alone",
+            [(draw.randint(0, 1), 3, draw.choice(("male", "female")), draw.randint(1, 80), 7, "Third", "man", "B",
+              "Cherbourg", "no", True) for _ in range(200)],
+        ),
+        "dataset_names.txt": b"flights\nmpg\npenguins\nplanets\ntips\ntitanic\n",
+    }  # fmt: skip
     github.add("mwaskom/seaborn-data", seaborn, "master")
     regions = ("C", "E", "N", "S", "W")
     guerry = [
         (at, draw.randint(1, 86), draw.randint(12, 74), draw.randint(1, 86), draw.choice(regions)) for at in range(86)
     ]
-    rdatasets = {
-        "datasets.csv": _csv("Package,Item,Title,Rows,Cols", [("HistData", "Guerry", "Moral statistics", 86, 5)]),
-        "csv/HistData/Guerry.csv": _csv("rownames,Lottery,Literacy,Wealth,Region", guerry),
-        "doc/HistData/rst/Guerry.rst": b"Made for tests.\n",
-        "doc/HistData/Guerry.html": b"<p>Made for tests.</p>\n",
+    jobs = [
+        (f"job {at}", draw.choice(("prof", "wc", "bc")), *(draw.randint(3, 97) for _ in range(3))) for at in range(45)
+    ]
+    names = ("minister", "conductor", "RR.engineer")
+    jobs[:3] = [(name, "prof", *numbers[2:]) for name, numbers in zip(names, jobs, strict=False)]
+    stays = [
+        (
+            at,
+            draw.randint(1, 40),
+            draw.randint(0, 1),
+            draw.randint(0, 1),
+            0,
+            0,
+            *draw.choice(((0, 0), (1, 0), (0, 1))),
+            1,
+        )
+        for at in range(300)
+    ]
+    tables = {
+        "HistData/Guerry": _csv("rownames,Lottery,Literacy,Wealth,Region", guerry),
+        "carData/Duncan": _csv("rownames,type,income,education,prestige", jobs),
+        "COUNT/medpar": _csv("rownames,los,hmo,white,died,age80,type2,type3,provnum", stays),
     }
+    rdatasets = {f"csv/{name}.csv": body for name, body in tables.items()}
+    index = [(*each.split("/"), "Made for tests", 1, 1) for each in tables]
+    rdatasets["datasets.csv"] = _csv("Package,Item,Title,Rows,Cols", index)
+    for package, name in (each.split("/") for each in tables):
+        rdatasets[f"doc/{package}/rst/{name}.rst"] = b"Made for tests.\n"
+        rdatasets[f"doc/{package}/{name}.html"] = b"<p>Made for tests.</p>\n"
     github.add("vincentarelbundock/Rdatasets", rdatasets, "master")
     pupils = [(at, draw.randint(1, 4), draw.randint(30, 70), draw.randint(30, 70)) for at in range(200)]
     internet.files("stats.idre.ucla.edu").put("/stat/data/hsb2.csv", _csv("id,race,read,write", pupils))
@@ -250,11 +309,22 @@ def _openml(internet: Internet, draw: random.Random) -> None:
     digits = {f"pixel{at}": "NUMERIC" for at in range(1, 785)} | {"class": "{0,1,2,3,4,5,6,7,8,9}"}
     images = [[*(draw.choice((0, 0, 0, 128, 255)) for _ in range(784)), at % 10] for at in range(300)]
     internet.openml.add("mnist_784", digits, images, "class", 554)
+    _yeast(internet, draw)
     co2 = dict.fromkeys(("year", "month", "day", "weight", "flag", "station", "co2"), "NUMERIC")
     weeks = [
         (1958 + at // 12, at % 12 + 1, 15, 1, 0, 1, round(315 + at / 10 + draw.random(), 2)) for at in range(12 * 43)
     ]
     internet.openml.add("mauna-loa-atmospheric-co2", co2, weeks, "co2", 41187)
+
+
+def _yeast(internet: Internet, draw: random.Random) -> None:
+    yeast = {f"Att{at}": "NUMERIC" for at in range(1, 104)} | {f"Class{at}": "{FALSE,TRUE}" for at in range(1, 15)}
+    genes = [
+        [*(round(draw.gauss(0, 0.1), 4) for _ in range(103)), *(draw.choice(("FALSE", "TRUE")) for _ in range(14))]
+        for _ in range(300)
+    ]
+    classes = ",".join(f"Class{at}" for at in range(1, 15))
+    internet.openml.add("yeast", yeast, genes, classes, 40597, version=4)
 
 
 def _punkt() -> dict[str, bytes]:

@@ -264,7 +264,9 @@ def _ending(outcome: rehearsal.Rehearsal, refusals: Collection[Refusal], log: Pa
         return "the time limit ended it (--time)"
     if ending.last == SAID:
         return SAID
-    why = next((item.finding.message for item in outcome.findings if item.stopped), ending.last or "")
+    # It had a network: a finding about it says where the program asked, not why it failed.
+    causes = (each for each in outcome.findings if each.stopped and each.finding.code != rehearsal.NETWORK_CODE)
+    why = next((each.finding.message for each in causes), ending.last or "")
     said = outcomes.tail(log, _LAST_WORDS).decode("utf-8", "replace")
     answers = [f"{each.url}: {each.why}" for each in refusals if each.url in said]
     why = f"{why}; {answers[-1]}" if answers else why

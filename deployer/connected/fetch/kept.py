@@ -11,9 +11,10 @@ import os
 import re
 import shutil
 import stat
+import struct
 import tarfile
 import zlib
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -42,6 +43,8 @@ _MOST, _LONGEST = 1_000_000, 800
 
 #: A number of files, and their bytes.
 _Count = tuple[int, int]
+#: The size of a file, and its CRC-32.
+_Content = tuple[int, int]
 
 
 class KeptFiles(NamedTuple):
@@ -84,30 +87,48 @@ def keep(home: Path, job: Path, target: Path, downloads: Mapping[str, int], want
         others = {sha256: size for sha256, size in downloads.items() if sha256 not in kept.digests}
         source = _Source(job, JOB)
         names = [name for name in files.names(str(job)) if not name.startswith(".") and name not in links.OURS]
-        own = [name for name in names if name in wanted or source.has_download(name, others)]
-        unpacked = {member for name in own if files.is_file(str(job / name)) for member in _members(job / name)}
+        sizes = set(others.values())
+        downloaded = (name for name in names if source.has(name, sizes, lambda x: files.sha256_file(x) in others))
+        own = {*downloaded, *(name for name in names if name in wanted)}
+        members = dict(pair for name in own if files.is_file(str(job / name)) for pair in _members(job / name))
+        unpacked, contents = {path.removeprefix("./").split("/")[0] for path in members}, set(members.values())
+        sizes = {size for size, _ in contents if size}
         for name in names:
-            if name in own or name in unpacked:
+            if name in own or name in unpacked or source.has(name, sizes, lambda x: _content(x) in contents):
                 _tree(source, name, target / "job", downloads, kept, kept.job)
             else:
                 kept.left.append(name)
     return kept
 
 
-def _members(path: Path) -> set[str]:
-    """Return the first parts of the first names in an archive; none of another file. Only its beginning is read."""
+def _members(path: Path) -> Iterator[tuple[str, _Content]]:
+    """Yield the first members of an archive; none of another file. Only its beginning is read."""
     with files.open_regular(str(path)) as stream:
         data = stream.read(_BEGINNING)
-    names: list[str] = []
-    if data.startswith(b"PK\x03\x04"):  # a zip file: the name of its first member
-        names = [data[30 : 30 + int.from_bytes(data[26:28], "little")].decode("utf-8", "replace")]
+    if data.startswith(b"PK\x03\x04") and len(data) >= 30:  # a zip file: its first member
+        crc, size, name, extra = struct.unpack_from("<14xI4xIHH", data)
+        if not size:  # a zip file that was written to a pipe has both after the content
+            with contextlib.suppress(zlib.error):
+                body = zlib.decompressobj(-zlib.MAX_WBITS).decompress(data[30 + name + extra :], _BEGINNING)
+                crc, size = zlib.crc32(body), len(body)
+        yield data[30 : 30 + name].decode("utf-8", "replace"), (size, crc)
     with contextlib.suppress(tarfile.TarError, zlib.error, EOFError, ValueError):
         if data.startswith(b"\x1f\x8b"):
             data = zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(data, _BEGINNING)
         with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as tar:
             for member in itertools.islice(tar, _MEMBERS):
-                names.append(member.name)
-    return {name.removeprefix("./").split("/")[0] for name in names}
+                yield member.name, (0, 0)
+                if member.isreg():
+                    yield member.name, (member.size, zlib.crc32((tar.extractfile(member) or io.BytesIO()).read()))
+
+
+def _content(path: str) -> _Content:
+    """Return the size and the CRC-32 of a file."""
+    crc = size = 0
+    with files.open_regular(path) as stream:
+        while chunk := stream.read(_BEGINNING):
+            crc, size = zlib.crc32(chunk, crc), size + len(chunk)
+    return size, crc
 
 
 class _Source:
@@ -139,11 +160,9 @@ class _Source:
                 raise Refused(f"it wrote over {_MOST} files, too many for a bundle", "let it pack them into an archive")
         return sorted(found)
 
-    def has_download(self, name: str, downloads: Mapping[str, int]) -> bool:
-        """Return whether a file at or below a name is a download."""
-        sizes = set(downloads.values())
-        sized = (real for _, real in self.files(name) if os.stat(real).st_size in sizes)
-        return any(files.sha256_file(path) in downloads for path in sized)
+    def has(self, name: str, sizes: Collection[int], is_wanted: Callable[[str], bool]) -> bool:
+        """Return whether a file at or below a name has one of these sizes, and is wanted."""
+        return any(is_wanted(real) for _, real in self.files(name) if os.stat(real).st_size in sizes)
 
     def _followed(self, path: str) -> str | None:
         """Return the file of a link, or None if it leads out of the folder, or to no file."""

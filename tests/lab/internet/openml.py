@@ -38,19 +38,27 @@ class OpenML:
         }
 
     def add(
-        self, name: str, columns: Mapping[str, str], rows: Sequence[Sequence[object]], target: str, number: int = 0
+        self,
+        name: str,
+        columns: Mapping[str, str],
+        rows: Sequence[Sequence[object]],
+        target: str,
+        number: int = 0,
+        version: int = 1,
     ) -> int:
         """Serve a data set and return its number.
 
         Args:
             columns: the type of each, ``NUMERIC``, ``STRING`` or ``{first,second}``.
             rows: their values; ``?`` is a missing one.
-            target: the column that is to be predicted.
+            target: the column that is to be predicted, or several, with commas between them.
             number: the data set's; otherwise the next one.
         """
         lines = [f"@RELATION {name}", *(f"@ATTRIBUTE {column} {kind}" for column, kind in columns.items()), "@DATA"]
         lines += [",".join(map(str, row)) for row in rows]
-        made = _Set(number or 40_000 + len(self._sets), name, 1, columns, target, "\n".join([*lines, ""]).encode())
+        made = _Set(
+            number or 40_000 + len(self._sets), name, version, columns, target, "\n".join([*lines, ""]).encode()
+        )
         self._sets.append(made)
         return made.number
 
@@ -104,7 +112,7 @@ def _features(found: _Set) -> list[dict[str, object]]:
             "index": str(index),
             "name": name,
             "data_type": "nominal" if kind.startswith("{") else kind.lower(),
-            "is_target": str(name == found.target).lower(),
+            "is_target": str(name in found.target.split(",")).lower(),
             "is_ignore": "false",
             "is_row_identifier": "false",
             "number_of_missing_values": "0",

@@ -107,8 +107,8 @@ def card(folder, front):
 def language_models(out):
     tokenizer = of_bytes()
     config = transformers.GPT2Config(
-        vocab_size=len(tokenizer), n_positions=1024, n_embd=32, n_layer=2, n_head=4, bos_token_id=0, eos_token_id=0
-    )
+        vocab_size=50257, n_positions=1024, n_embd=32, n_layer=2, n_head=4, bos_token_id=0, eos_token_id=0
+    )  # as many as the tokens of tiktoken
     save(out, "openai-community/gpt2", transformers.GPT2LMHeadModel(config), tokenizer, "mit")
     tokenizer = of_bytes("</s>", more=["<s>"])
     for name in ("HuggingFaceTB/SmolLM-360M", "huggyllama/llama-7b"):
@@ -144,9 +144,10 @@ def sentence_encoder(out):
 
     plain = os.path.join(out, "models", "google-bert/bert-base-uncased")
     made = sentence_transformers.SentenceTransformer(plain, device="cpu")
-    folder = os.path.join(out, "models", "sentence-transformers/all-MiniLM-L6-v2")
-    made.save(folder)
-    card(folder, {"license": "apache-2.0", "library_name": "sentence-transformers"})
+    for name in ("all-MiniLM-L6-v2", "all-distilroberta-v1", "allenai-specter"):
+        folder = os.path.join(out, "models", "sentence-transformers", name)
+        made.save(folder)
+        card(folder, {"license": "apache-2.0", "library_name": "sentence-transformers"})
 
 
 # ------------------------------------------------------------------------------------------------------------ data sets
@@ -187,6 +188,11 @@ def data_sets(out):
     write(out, "trl-lib/Capybara", chats)
     chosen = {split: [preference() for _ in range(rows)] for split, rows in FEW.items()}
     write(out, "trl-lib/ultrafeedback_binarized", chosen)
+    write(out, "smangrul/ultrachat-10k-chatml", chats)
+    judged = {split: [judgement() for _ in range(rows)] for split, rows in FEW.items()}
+    write(out, "trl-lib/kto-mix-14k", judged)
+    as_lines(out, "meta-math/MetaMathQA", "MetaMathQA-395K.json", [question() for _ in range(60)], True)
+    shards(out)
     write(out, "Skylion007/openwebtext", {"train": [{"text": text(9)} for _ in range(3000)]}, "plain_text")
     fine = [{"text": text(9), "id": str(number), "score": 3.0} for number in range(300)]
     write(out, "HuggingFaceFW/fineweb-edu", {"train": fine}, "sample-10BT", license_="odc-by")
@@ -212,6 +218,26 @@ def preference():
     """Return two answers to one question."""
     asked, answer = chat(2)
     return {"chosen": [asked, answer], "rejected": [asked, {**answer, "content": sentence()}]}
+
+
+def judgement():
+    asked, answer = chat(2)
+    return {"prompt": [asked], "completion": [answer], "label": DRAW.random() < 0.5}
+
+
+def question():
+    asked, answer = sentence(), sentence()
+    return {"query": asked, "original_question": asked, "response": answer, "type": "MATH_Rephrased"}
+
+
+def shards(out):
+    """Write three of the shards that nanochat downloads."""
+    folder = os.path.join(out, "datasets", "karpathy/climbmix-400b-shuffle")
+    os.makedirs(folder, exist_ok=True)
+    for number in (0, 1, 6542):
+        rows = [{"text": text(9)} for _ in range(100)]
+        Dataset.from_list(rows).to_parquet(os.path.join(folder, f"shard_{number:05d}.parquet"))
+    card(folder, {"license": "mit"})
 
 
 def task():

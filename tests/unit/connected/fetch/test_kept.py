@@ -1,9 +1,12 @@
 """Which files of a program are kept, and that its links and names lead nowhere else."""
 
 import hashlib
+import io
 import os
 import shutil
 import stat
+import tarfile
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -134,3 +137,34 @@ def test_what_a_kept_archive_was_unpacked_to_is_kept(folders: Folders, kind: str
     kept = keep(folders.home, folders.job, folders.target, {hashlib.sha256(body).hexdigest(): len(body)}, ["odd.gz"])
     assert folders.kept() == ["job/odd.gz", f"job/set.{kind}", "job/set/pos/1.txt"]
     assert kept.left == ["out"]
+
+
+@pytest.mark.parametrize("kind", ["tar.gz", "zip", "piped.zip"])
+def test_what_was_unpacked_to_another_name_is_kept(folders: Folders, kind: str, tmp_path: Path) -> None:
+    out = io.BytesIO()
+    if kind == "tar.gz":
+        with tarfile.open(fileobj=out, mode="w:gz") as tar:
+            member = tarfile.TarInfo("Messages")
+            member.size = 4
+            tar.addfile(member, io.BytesIO(b"spam"))
+    else:
+        out = _Pipe() if kind == "piped.zip" else out
+        with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as made:
+            made.writestr("Messages", b"spam")
+    body = out.getvalue()
+    folders.put(f"job/messages.{kind}", body)
+    folders.put("job/messages/all.tsv", b"spam")
+    folders.put("job/out/same-size", b"ham!")
+    kept = keep(folders.home, folders.job, folders.target, {hashlib.sha256(body).hexdigest(): len(body)})
+    assert folders.kept() == [f"job/messages.{kind}", "job/messages/all.tsv"]
+    assert kept.left == ["out"]
+
+
+class _Pipe(io.BytesIO):
+    """A stream that cannot be wound back."""
+
+    def seekable(self) -> bool:
+        return False
+
+    def tell(self) -> int:
+        raise OSError
