@@ -214,7 +214,7 @@ def test_a_job_is_done_with_only_if_its_end_was_seen(
     last_deploy.write(bundle, LastDeploy("i", [1], "d", "x-1", ["w"]))
     remote = _FakeRemote(statuses=statuses)
     connected(deploy, remote)
-    args = SimpleNamespace(site="lab", ssh_config=None, again=None)
+    args = SimpleNamespace(site="lab", ssh_config=None, again=None, array=None, sweep=None)
     assert command._follow(args, deploy, DONE)[0] == statuses[1]  # type: ignore[arg-type]
     assert remote.asked == ["logs", "status"]
     assert last_deploy.recorded(bundle).job == ("" if ended else "x-1")
@@ -233,7 +233,7 @@ def test_an_interrupted_follow_goes_on_with_the_job_that_continues_it(
     last_deploy.write(bundle, LastDeploy("i", [1], "sha256:11", "x-1", ["sha256:11", "--"]))
     remote = _FakeRemote(statuses=[0, 130], jobs=CHAIN)
     connected(deploy, remote)
-    args = SimpleNamespace(site="lab", ssh_config=None, again=3)
+    args = SimpleNamespace(site="lab", ssh_config=None, again=3, array=None, sweep=None)
     assert command._follow(args, deploy, DONE) == (130, "x-2")  # type: ignore[arg-type]
     assert remote.asked == ["logs --follow x-1", "status x-1", "status x-2", "logs --follow x-2"]
     assert "interrupted: job x-2 (8) continues on the site" in capsys.readouterr().err
@@ -541,7 +541,7 @@ def test_the_same_with_json(deploy: Deploy, tmp_path: Path, answer: object, ende
     bundle = tmp_path / "b.tar"
     last_deploy.write(bundle, LastDeploy("i", [1], "d", "x-1", ["w"]))
     connected(deploy, _FakeRemote(answer))
-    args: Any = SimpleNamespace(again=None)
+    args: Any = SimpleNamespace(again=None, array=None, sweep=None)
     if ended:
         assert command._follow_silently(args, deploy, DONE) == (1 if answer else 0, "x-1")
     else:
