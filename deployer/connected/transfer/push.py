@@ -335,8 +335,6 @@ class _Sending:
         self._done: Pushed | None = None
         self.installed: Pushed | None = None
         self._started = self._sent = 0.0
-        self._installed: tuple[int, int] | None = None
-        self._show_installed: Callable[[], None] = lambda: None
 
     def pieces(self, known: Fields) -> Iterator[bytes]:
         """Return what the site lacks. Its next answer may come before any of this is requested."""
@@ -354,7 +352,6 @@ class _Sending:
                         self._options.handed_over()
                     yield piece
         self._sent = time.monotonic()
-        self._show_installed()
 
     def watched(self, shown: ExitStack) -> Callable[[int, int], None] | None:
         """Return a function that shows the install's progress in a bar after that of the parts; None: no bar."""
@@ -362,15 +359,10 @@ class _Sending:
         if bar is None:
             return None
 
-        def show() -> None:
-            if self._installed and self._sent:
-                bar(*self._installed)
-
         def tell(done: int, total: int) -> None:
-            self._installed = done, total
-            show()
+            if self._sent:
+                bar(done, total)
 
-        self._show_installed = show
         return tell
 
     def answered(self, answer: Fields) -> None:

@@ -37,6 +37,7 @@ _FILE = (
     "put the file in the bundle (`data:` in its definition; jobs see it at /deployer/data/NAME), and pass its path to "
     "the program"
 )
+_FILES = ("data: {files: {folder: data/files}}",)
 _SERVICE = (
     "a bundle cannot carry a service. Switch it off, let a rank offer it (all know $MASTER_ADDR), or give the program "
     "an address that compute nodes reach"
@@ -122,7 +123,7 @@ def general(wanted: Wanted) -> Offline:
     name = _file_name(wanted.url)
     if not name:
         return Offline(what, _NO_INTERNET + _FILE)
-    return Offline(what, _NO_INTERNET + _FILE, _fetch(wanted.url, "data/files/" + name), _data("files"))
+    return Offline(what, _NO_INTERNET + _FILE, _fetch(wanted.url, "data/files/" + name), _FILES)
 
 
 def _file_name(url: str) -> str:
@@ -212,10 +213,6 @@ def _fetch(url: str, target: str) -> Tuple[str, ...]:
     if not _URL.fullmatch(url):
         return ()
     return (quoted(["curl", "-fL", "--create-dirs", "-o", target, url]),)
-
-
-def _data(name: str) -> Tuple[str, ...]:
-    return (f"data: {{{name}: {{folder: data/{name}}}}}",)
 
 
 def _environment(job: str, **values: str) -> Tuple[str, ...]:

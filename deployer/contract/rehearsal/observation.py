@@ -140,6 +140,11 @@ def read(files: Iterable[Tuple[str, bytes]]) -> Observed:
     return Observed(tuple(sorted(found, key=lambda item: item.time)), unreadable, cut)
 
 
+def is_frame(item: Any) -> bool:
+    """Return whether a JSON value is a list of file, line and function."""
+    return isinstance(item, list) and list(map(type, item)) == [str, int, str]
+
+
 def _observation(line: bytes, process: str) -> Optional[Observation]:
     """Return the observation in a line, or None if it is invalid: the job's programs can also write to the file."""
     if len(line) > MAX_LINE:
@@ -157,9 +162,7 @@ def _observation(line: bytes, process: str) -> Optional[Observation]:
     if type(time) not in (int, float) or not 0 <= time <= MAX_TIME:  # "not a number" is in no range
         return None
     about, stack = record.get("about", {}), stack[:_MAX_FRAMES]
-    if not isinstance(about, dict) or not all(isinstance(item, list) for item in stack):
-        return None
-    if any(list(map(type, item)) != [str, int, str] for item in stack):
+    if not isinstance(about, dict) or not all(map(is_frame, stack)):
         return None
     frames = tuple(CodeFrame(file[:_MAX_PATH], max(line, 0), name[:_MAX_TEXT]) for file, line, name in stack)
     texts = [(key[:_MAX_TEXT], value) for key, value in about.items() if isinstance(value, str) and value]

@@ -375,9 +375,7 @@ def read(data: bytes, what: str) -> Rehearsal:
 def _frames(fields: Fields) -> Tuple[CodeFrame, ...]:
     """Return the stack. Its texts are escaped when they are printed."""
     found = fields.record.get("stack", [])
-    if not isinstance(found, list) or not all(
-        isinstance(item, list) and list(map(type, item)) == [str, int, str] and item[1] >= 0 for item in found
-    ):
+    if not isinstance(found, list) or not all(seen.is_frame(item) and item[1] >= 0 for item in found):
         raise fields.error(f"{fields.what}: field 'stack' is not a list of file, line and function")
     return tuple(CodeFrame(*item) for item in found)
 

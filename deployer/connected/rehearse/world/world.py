@@ -104,11 +104,9 @@ def main() -> int:
     kernel.die_with_parent()
     if os.getppid() != order.parent:
         return 1
-    user, group = os.getuid(), os.getgid()
     kernel.leave_keyring()
     try:
-        kernel.unshare(kernel.CLONE_NEWUSER | kernel.MACHINE)
-        kernel.map_own_user(user, group)
+        kernel.leave_namespaces()
     except OSError as error:
         _report(WorldReport(None, error=explained(error)))
         return 0

@@ -90,9 +90,8 @@ class ShellVariables:
             self._export(words[0], [word for word in words[1:] if not word.startswith("-")], state)
 
     def _unset(self, words: list[str], state: State) -> None:
-        names = [word for word in words[1:] if isinstance(word, UnknownWord) or not word.startswith("-")]
-        unknown = [name for name in names if isinstance(name, UnknownWord)]
-        literal = [name for name in names if not isinstance(name, UnknownWord)]
+        unknown = [name for name in words[1:] if isinstance(name, UnknownWord)]
+        literal = [name for name in words[1:] if not isinstance(name, UnknownWord) and not name.startswith("-")]
         for name in literal:
             state.variables.pop(name, None)
             state.functions.pop(name, None)
@@ -144,9 +143,7 @@ class ShellVariables:
 
     def _set(self, words: list[str], state: State) -> None:
         rest = words[1:]
-        while (
-            rest and not isinstance(rest[0], UnknownWord) and rest[0][:1] in ("-", "+") and rest[0] not in ("-", "--")
-        ):
+        while rest and known(rest[:1]) and rest[0].startswith(("-", "+")) and rest[0] not in ("-", "--"):
             option = rest.pop(0)
             names = rest[: option.count("o")]  # a name follows each: set -euo pipefail
             rest = rest[len(names) :]
