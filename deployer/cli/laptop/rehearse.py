@@ -16,7 +16,7 @@ from deployer.contract.bundle.job import check_time, seconds
 from deployer.contract.rehearsal.rehearsal import CODES
 from deployer.contract.rules.findings import refused
 from deployer.contract.rules.verdict import RUN
-from deployer.system import files, terminal
+from deployer.system import terminal
 from deployer.system.trust.verify import begin, opened
 
 if TYPE_CHECKING:
@@ -45,8 +45,6 @@ def add_parsers(subparsers: Any) -> None:
     command.add_argument("--engine", choices=WAYS, help=text)
     text = "store the outcome in the bundle: inspect shows it, and policies can require it; signatures become invalid"
     common.flag(command, "--record", text)
-    text = "write the files of the image that the job opened to this file, one path per line"
-    common.add(command, "--used", "FILE", text)
     command.epilog = (
         "Words after -- are added to the end of the job's command. "
         "Exit: 0 RUN, WARN or UNKNOWN (with --strict: RUN alone), else 3. `deployer explain` lists the rules."
@@ -78,8 +76,6 @@ def run(args: argparse.Namespace) -> int:
         common.show_rehearsal(outcome)
         terminal.show(f"simulated by: {done.way}", f"log: {done.folder}/output.log")
     sys.stdout.flush()  # print the report before any later error
-    if args.used:
-        files.write_text(args.used, "".join(f"{path}\n" for path in done.opened_files()))
     if args.record:
         from deployer.connected.bundle import rehearsals
 

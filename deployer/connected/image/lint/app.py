@@ -1,4 +1,4 @@
-"""Rules for the app folder: jobs must find it, and its imports must exist. Nothing is run.
+"""Rules for the app folder and the built image: programs and imports of jobs must exist. Nothing is run.
 
 Uncertain cases are not reported: imports in a function, a condition or a ``try``; modules with the name of a file in
 app/; and a Python that finds packages in an unsupported way.
@@ -6,12 +6,14 @@ app/; and a Python that finds packages in an unsupported way.
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 from deployer.connected.image.lint import finding
-from deployer.connected.image.lint.image import BuiltImage
 from deployer.connected.image.lint.source import DefinitionSource, text_of
+from deployer.connected.linker import commands
+from deployer.connected.linker.commands import ListedTree
 from deployer.connected.linker.starts.python.python_path import may_be_built_in
 from deployer.connected.rootfs import wheels
 from deployer.contract.base.tarformat import FILE
@@ -19,6 +21,23 @@ from deployer.contract.bundle import command
 from deployer.contract.bundle.manifest import LIB
 from deployer.contract.rules.findings import WARNING, Finding
 from deployer.contract.site.plan import APP
+
+
+class BuiltImage(NamedTuple):
+    """The image that was built from a definition.
+
+    Attributes:
+        tree: its root filesystem.
+        env: its environment, as ``NAME=VALUE``.
+        workdir: its working folder.
+        wheels: the wheels of the definition's lock; None: not all of them are cached.
+    """
+
+    tree: ListedTree
+    env: list[str]
+    workdir: str
+    wheels: Collection[Path] | None
+
 
 #: The folders in which Python finds modules: those of its own library and of packages.
 _PLACES = re.compile(r"(?:^|/)(?:site-packages|dist-packages|lib-dynload|lib/python3(?:\.\d+)?)(?=/([^/]+))")
@@ -138,3 +157,16 @@ def _provided(source: DefinitionSource, built: BuiltImage) -> set[str] | None:
 def _module(name: str) -> str:
     """Return the module name of a file or folder."""
     return name.partition(".")[0]
+
+
+def commands_missing(source: DefinitionSource, built: BuiltImage) -> Iterator[Finding]:
+    """Check command.missing. Nothing is reported if the program may be in a wheel that is not cached."""
+    if built.wheels is None:
+        return
+    look = commands.in_tree(built.tree, source.definition.app_folder)
+    programs = set(wheels.programs(built.wheels))
+    if source.definition.horovod:
+        programs.add("horovodrun")  # its wheel is not part of the image
+    yield from commands.findings(
+        source.definition.own_jobs, commands.place(look, built.env, built.workdir, programs=programs)
+    )

@@ -12,8 +12,7 @@ from deployer.connected.image.builders import choice
 from deployer.connected.image.builders.builder import Builder
 from deployer.connected.image.definition.definition import Definition
 from deployer.connected.image.lint import app, hadolint, layers, network, packages, secrets, stages
-from deployer.connected.image.lint import image as image_rules
-from deployer.connected.image.lint.image import BuiltImage
+from deployer.connected.image.lint.app import BuiltImage
 from deployer.connected.image.lint.source import DefinitionSource
 from deployer.connected.image.wheelhouse import wheelhouse
 from deployer.connected.linker.commands import ListedTree
@@ -68,7 +67,7 @@ def lint(definition: Definition, accept: Collection[str] = ()) -> Linted:
                 findings += layers.wasted(map(iter, of_image), image)
                 source = DefinitionSource(definition)
                 built = built_image(definition, FlattenedRootfs(_root(of_image)), engine.image_config(client, image))
-                findings += [*image_rules.commands_missing(source, built), *app.imports(source, built)]
+                findings += [*app.commands_missing(source, built), *app.imports(source, built)]
     findings += for_builder(definition, builder)
     return Linted([item for item in findings if item.code not in accept], image, unchecked)
 

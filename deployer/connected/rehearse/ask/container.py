@@ -273,9 +273,7 @@ class _Host:
             older = sorted(self._folder.iterdir(), key=lambda path: path.stat().st_mtime)
             for path in older[:-_MOST_KEPT]:
                 shutil.rmtree(path, ignore_errors=True)
-        listed = answer.get(crossing.OPENED)
-        opened = listed.decode("utf-8", "surrogateescape").splitlines() if listed is not None else None
-        return Judged(outcome, folder, DOCKER, opened)
+        return Judged(outcome, folder, DOCKER)
 
 
 def reap(client: docker.DockerClient, owner: str) -> None:

@@ -10,6 +10,6 @@ WHOLE = ".whole"
 #: The folders of ``--bind``.
 BINDS = "/binds"
 #: The files of an answer. It has either an outcome or an error.
-OUTCOME, ERROR, LOG, RESULT, OPENED = "outcome.json", "error.json", "output.log", "result.json", "opened.txt"
+OUTCOME, ERROR, LOG, RESULT = "outcome.json", "error.json", "output.log", "result.json"
 #: The maximum size of each file in bytes. Only the end of a longer log is sent.
-LIMITS = {OUTCOME: 16 << 20, ERROR: 1 << 20, LOG: 16 << 20, RESULT: 64 << 20, OPENED: 64 << 20}
+LIMITS = {OUTCOME: 16 << 20, ERROR: 1 << 20, LOG: 16 << 20, RESULT: 64 << 20}

@@ -71,8 +71,6 @@ def _answer(order: Mapping[str, Any]) -> dict[str, bytes]:
         answer[crossing.RESULT] = files.read_bytes(
             str(judged.folder / crossing.RESULT), limit=crossing.LIMITS[crossing.RESULT], follow=False
         )
-    if judged.opened is not None:
-        answer[crossing.OPENED] = "".join(f"{path}\n" for path in judged.opened).encode("utf-8", "surrogateescape")
     return answer
 
 

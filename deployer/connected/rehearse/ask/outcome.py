@@ -43,10 +43,10 @@ _MAX_FILES = 64 * 1024 * 1024
 
 
 def judge(rehearsed: Rehearsed, accepted: tuple[str, ...] = ()) -> Judged:
-    """Return the outcome of a rehearsal in namespaces, with the files that the job opened."""
+    """Return the outcome of a rehearsal in namespaces."""
     records = _records(rehearsed)
     opened = _opened(rehearsed, records)
-    return Judged(_outcome(rehearsed, records, opened, accepted), rehearsed.folder, NAMESPACES, opened)
+    return Judged(_outcome(rehearsed, records, opened, accepted), rehearsed.folder, NAMESPACES)
 
 
 def _outcome(

@@ -149,7 +149,7 @@ class NodeObserver:
         self._register(self._socket.fileno(), self._accept)
         self._names = NameServer(self._asked, answer=answer) if names else None
         if self._names is not None:
-            self._handlers.update(self._names.register(self._poll))
+            self._register(self._names.fileno(), self._names.answer)
         self._log = _GrowingLog(log)
         self._steps = StepTimes()
         self._ends = False
@@ -201,8 +201,6 @@ class NodeObserver:
         elif listener is not None and events & (select.POLLHUP | select.POLLERR | select.POLLNVAL):
             self._poll.unregister(descriptor)
             self._listeners.pop(descriptor).close()
-        elif listener is None and self._names is not None:
-            self._names.ready(descriptor, self._poll)
 
     def _accept(self) -> None:
         connection, _ = self._socket.accept()
@@ -245,10 +243,10 @@ class NodeObserver:
                 why = message.decode("utf-8", "backslashreplace")
                 self._notes.add(observation.BLIND, f"programs that are not Python are not observed: {why}", {})
 
-    def _asked(self, name: str, port: int, stream: bool) -> None:
+    def _asked(self, name: str, port: int) -> None:
         about: dict[str, str] = {}
         with contextlib.suppress(OSError, ValueError):
-            process = name_server.owner(port, stream)
+            process = name_server.owner(port)
             if process is not None:
                 who = Tracee(process)
                 if not who.apart:

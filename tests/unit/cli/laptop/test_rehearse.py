@@ -9,7 +9,7 @@ from deployer.cli.laptop import rehearse
 from deployer.cli.laptop.main import main
 from deployer.connected.bundle import rehearsals
 from deployer.connected.rehearse.ask import ways
-from deployer.contract.base.errors import DeployerError, Unknown
+from deployer.contract.base.errors import DeployerError
 from deployer.contract.rehearsal.observation import Observation, Observed
 from deployer.contract.rehearsal.rehearsal import JobEnding, Rehearsal, judge
 
@@ -17,10 +17,8 @@ OUTCOME = Rehearsal("b:1", "sha256:0", "main", "", 1, "0", 1, 1, ("network", "fi
 
 
 @pytest.mark.parametrize("json", [False, True])
-def test_a_list_or_a_record_that_cannot_be_written_does_not_lose_the_report(json, monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(
-        rehearse, "rehearsed", lambda *_: ways.Judged(OUTCOME, Path("/kept/job"), ways.NAMESPACES, None)
-    )
+def test_a_record_that_cannot_be_written_does_not_lose_the_report(json, monkeypatch, capsys):
+    monkeypatch.setattr(rehearse, "rehearsed", lambda *_: ways.Judged(OUTCOME, Path("/kept/job"), ways.NAMESPACES))
 
     monkeypatch.setattr(rehearse, "_foresee", lambda *_: None)
 
@@ -36,21 +34,17 @@ def test_a_list_or_a_record_that_cannot_be_written_does_not_lose_the_report(json
         "strict": False,
         "rest": [],
         "json": json,
-        "used": None,
         "record": True,
     }
     with pytest.raises(DeployerError, match="the disk is full"):
         rehearse.run(argparse.Namespace(**words))
-    assert "/kept/job" in capsys.readouterr().out
-    with pytest.raises(Unknown, match="files that the job opened"):
-        rehearse.run(argparse.Namespace(**words | {"used": str(tmp_path / "used")}))
     assert "/kept/job" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("words", "code"), [([], 0), (["--strict"], 3)])
 def test_a_network_error_that_the_program_swallowed_is_an_error_if_asked(words, code, monkeypatch, capsys):
     found = judge(Observed((Observation("host", "a.example", 1.0),)), OUTCOME.ending)
-    judged = ways.Judged(OUTCOME._replace(findings=found), Path("/kept/job"), ways.NAMESPACES, None)
+    judged = ways.Judged(OUTCOME._replace(findings=found), Path("/kept/job"), ways.NAMESPACES)
     monkeypatch.setattr(rehearse, "rehearsed", lambda *_: judged)
     monkeypatch.setattr(rehearse, "_foresee", lambda *_: None)
     assert main(["rehearse", "b.tar", *words]) == code

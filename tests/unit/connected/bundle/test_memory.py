@@ -146,7 +146,7 @@ _OWN = {
     "connected/image/lint/hadolint.py",
     "connected/bundle/about/sbom.py", "connected/image/variants.py",
     "connected/rehearse/world/far_launcher.py",  # a file beside it that `rehearse` has just written
-    "site/notebook/jupyter.py"
+    "site/notebook/jupyter.py",  # the files of its own job
     "system/channel.py",  # of a process that has proven the job's key
 }  # fmt: skip
 

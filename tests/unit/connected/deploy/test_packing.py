@@ -63,7 +63,7 @@ def test_rehearse_takes_a_definition(
 
     def rehearsed(request: Any, *_: object) -> ways.Judged:
         seen.append(request.bundle)
-        return ways.Judged(OUTCOME, definition, ways.NAMESPACES, None)
+        return ways.Judged(OUTCOME, definition, ways.NAMESPACES)
 
     monkeypatch.setattr(rehearse, "rehearsed", rehearsed)
     assert main(["rehearse", str(definition), *site]) == 0

@@ -14,8 +14,7 @@ from deployer.connected.image.builders.classic import Classic
 from deployer.connected.image.definition.definition import load
 from deployer.connected.image.lint import RULES, hadolint
 from deployer.connected.image.lint import lint as linting
-from deployer.connected.image.lint.app import imports
-from deployer.connected.image.lint.image import commands_missing
+from deployer.connected.image.lint.app import commands_missing, imports
 from deployer.connected.image.lint.layers import wasted
 from deployer.connected.image.lint.source import DefinitionSource
 from deployer.connected.rootfs.entries import FileEntry, InMemory

@@ -21,7 +21,7 @@ from deployer.contract.rehearsal.rehearsal import JobEnding, Rehearsal
 from tests import bundles
 
 OUTCOME = Rehearsal("b:1", "sha256:0", "main", "", 1, "0", 1, 1, (), JobEnding("done", 0, None, 1.0))
-DONE = {"outcome.json": json.dumps(OUTCOME.record()), "output.log": "said", "opened.txt": "/a\n", "other": "no"}
+DONE = {"outcome.json": json.dumps(OUTCOME.record()), "output.log": "said", "other": "no"}
 
 
 def tar(contents):
@@ -124,7 +124,6 @@ def test_the_container_has_no_rights_and_no_network_and_is_removed(asked):
     assert [mount["Type"] for mount in host["mounts"]] == ["volume"]
     assert api.removed == ["c1"]
     assert found.outcome == OUTCOME
-    assert found.opened == ["/a"]
     assert sorted(os.listdir(found.folder)) == ["output.log"]
     order = json.loads(api.files[crossing.ORDER])
     assert order["accepted"] == ["rehearse.memory"]

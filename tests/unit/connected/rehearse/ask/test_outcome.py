@@ -12,7 +12,6 @@ from deployer.connected.rehearse.ask.rehearse import Rehearsed
 from deployer.connected.rehearse.ask.request import RehearsalRequest
 from deployer.connected.rehearse.world.simulated_plan import RehearsedLayout
 from deployer.connected.rehearse.world.world import WorldReport
-from deployer.contract.base.errors import Unknown
 from deployer.contract.rehearsal.rehearsal import DONE, FAILED, LIMIT, MEMORY, STOPPED
 from deployer.system.observe.observations import SEEN
 from tests.unit.connected.rehearse.world.test_simulated_plan import JOB, MANIFEST
@@ -127,26 +126,6 @@ def test_an_observer_that_did_not_see_everything_is_no_account(folder: Path, use
     assert (made.checked.verdict, made.is_clean) == ("UNKNOWN", False)
     assert made.lines()[-1].startswith("verdict: UNKNOWN: the kernel's account of node1 is missing")
     assert "requested nothing" not in made.summary()
-
-
-@pytest.mark.parametrize(
-    ("used", "known"),
-    [
-        ({"whole": True, "all_files_listed": True}, True),
-        ({"whole": True, "all_files_listed": False}, False),
-        ({"whole": True}, False),
-        ({"whole": False, "all_files_listed": True}, False),
-    ],
-)
-def test_only_a_complete_list_of_files_is_one(folder: Path, used: dict[str, bool], known: bool) -> None:
-    (folder / "kernel" / "node1.files").write_text("/usr/bin/env\n/deployer/app/x.py\n")
-    (folder / "kernel" / "node1.used.json").write_text(json.dumps(used))
-    judged = outcome.judge(found(folder, 0))
-    if known:
-        assert judged.opened_files() == ["/deployer/app/x.py", "/usr/bin/env"]
-        judged = outcome.judge(found(folder, 0, observed=False))
-    with pytest.raises(Unknown, match="are not all known"):
-        judged.opened_files()
 
 
 def test_what_was_requested_is_the_kernels_word(folder: Path) -> None:

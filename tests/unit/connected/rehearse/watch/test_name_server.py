@@ -41,15 +41,15 @@ def test_what_is_not_a_question_has_no_answer(message):
 @pytest.fixture
 def server():
     """Yield the port of a server and the list of what it was asked."""
-    asked: list[tuple[str, int, bool]] = []
+    asked: list[tuple[str, int]] = []
     made = NameServer(lambda *about: asked.append(about), port=0)
     poll, ends = select.poll(), threading.Event()
-    handlers = made.register(poll)
+    poll.register(made, select.POLLIN)
 
     def serve():
         while not ends.is_set():
-            for descriptor, _ in poll.poll(20):
-                handlers.get(descriptor, lambda at=descriptor: made.ready(at, poll))()
+            for _ in poll.poll(20):
+                made.answer()
 
     thread = threading.Thread(target=serve)
     thread.start()
@@ -67,35 +67,17 @@ def test_names_are_noted_with_the_port_that_asked(server):
             datagrams.sendto(question(name), ("127.0.0.1", port))
             assert datagrams.recv(512)[3] == 0x83
         mine = datagrams.getsockname()[1]
-    with socket.create_connection(("127.0.0.1", port), 5) as stream:
-        message = question("tcp.example.org")
-        stream.sendall(struct.pack("!H", len(message)) + message[:5])
-        stream.sendall(message[5:])
-        assert stream.recv(512)[5] == 0x83
-        connected = stream.getsockname()[1]
-    assert asked == [("example.org", mine, False), ("tcp.example.org", connected, True)]
-
-
-def test_connections_that_ask_nothing_do_not_keep_others_out(server, monkeypatch):
-    monkeypatch.setattr(name_server, "_MAX_CONNECTIONS", 1)
-    port, asked = server
-    silent = socket.create_connection(("127.0.0.1", port), 5)
-    with silent, socket.create_connection(("127.0.0.1", port), 5) as stream:
-        message = question("tcp.example.org")
-        stream.sendall(struct.pack("!H", len(message)) + message)
-        assert stream.recv(512)[5] == 0x83
-        assert silent.recv(1) == b""
-    assert [name for name, _, _ in asked] == ["tcp.example.org"]
+    assert asked == [("example.org", mine)]
 
 
 def test_the_owner_of_a_socket_is_found_by_its_port(monkeypatch):
     monkeypatch.setattr(name_server.os, "getpid", lambda: 0)  # this process is the one to find
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams:
         datagrams.bind(("127.0.0.1", 0))
-        found = name_server.owner(datagrams.getsockname()[1], False)
+        found = name_server.owner(datagrams.getsockname()[1])
     monkeypatch.undo()
     assert found == name_server.os.getpid()
-    assert name_server.owner(1, True) is None
+    assert name_server.owner(1) is None
 
 
 def test_all_outside_names_have_the_address_of_the_doors():
