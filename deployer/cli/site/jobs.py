@@ -168,12 +168,12 @@ def _tasks(args: argparse.Namespace) -> "Optional[TaskGroup]":
     from deployer.contract.base import json_records
     from deployer.contract.bundle import sweep
 
-    if args.sweep:
+    if getattr(args, "sweep", None):  # notebooks and shells have no tasks
         inline = args.sweep.startswith("{")  # a laptop sends the content of the file
         data = args.sweep.encode("utf-8", "surrogateescape") if inline else files.read_bytes(args.sweep)
         what = "the sweep" if inline else args.sweep
         return sweep.of_sweep(json_records.Fields(json_records.parse(data, what), what).record, what)
-    return sweep.of_array(args.array) if args.array else None
+    return sweep.of_array(args.array) if getattr(args, "array", None) else None
 
 
 def _run(args: argparse.Namespace) -> int:

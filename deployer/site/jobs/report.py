@@ -15,7 +15,7 @@ from deployer.system import files
 def of_group(references: Sequence[str], store: Optional[Callable[[], Store]]) -> Optional[List[Record]]:
     """Return the tasks of a group from the files in its folder; None: it is not a single group. See ``collect``."""
     path = references[0] if store is None or os.sep in references[0] else jobs.find(store(), references[0])
-    if len(references) > 1 or not groups.is_group(path):
+    if len(references) > 1 or not (files.is_folder(path) and groups.is_group(path)):
         return None
     return [task.record() for task in jobs.tasks(path, {}).values()]
 

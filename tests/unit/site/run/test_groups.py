@@ -110,7 +110,7 @@ def test_the_states_of_a_group_and_its_tasks(group, store, programs, capfd):
     assert (status.problem, status.remedy) == ("3 tasks have not ended well", f"retry {name}")
     root = ["--root", store.root]
     assert main.main(["jobs", *root]) == EXIT_DONE
-    assert f"{name}: 1 done, 2 failed, 1 not run" in capfd.readouterr().out
+    assert f"{name}: 1 done, 2 failed, 1 not run" in " ".join(capfd.readouterr().out.split())
     assert main.main(["jobs", *root, name]) == EXIT_DONE
     rows = capfd.readouterr().out.splitlines()
     assert rows[0].split() == ["task", "state", "exit_code", "seconds", "lr", "mode", "loss"]
