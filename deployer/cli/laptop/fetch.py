@@ -9,8 +9,7 @@ from typing import Any
 from deployer.cli.laptop import settings
 from deployer.cli.laptop.deploy import say
 from deployer.cli.site import common
-from deployer.connected.fetch import snapshot
-from deployer.connected.fetch.fetch import Fetched, FetchRequest, fetch
+from deployer.connected.fetch.fetch import Fetched, FetchRequest, fetch, fetch_data
 from deployer.connected.fetch.recorder import NO_FILE
 from deployer.connected.fetch.snapshot import HubSnapshot
 from deployer.connected.ground import user_settings
@@ -54,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     quiet = args.json or terminal.is_quiet()
     tell = (lambda _: None) if quiet else say
     if definition.hub_data:
-        snapshots = snapshot.download(definition, args.locked, ca_bundle, tell)
+        snapshots = fetch_data(definition, args.locked, ca_bundle, tell)
         _show_data(snapshots, quiet)
         if not args.job:
             common.as_json(args, {"data": [each._asdict() for each in snapshots]})

@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from deployer.connected.deploy.packing import DeployRequest, DeployStage, Packing
-from deployer.connected.fetch import hub, kept
+from deployer.connected.fetch import hub, kept, snapshot
 from deployer.connected.fetch.downloads import Download, DownloadStore
 from deployer.connected.fetch.kept import KeptFiles
 from deployer.connected.fetch.recorder import FetchRules, Recorder, Refusal
+from deployer.connected.fetch.snapshot import HubSnapshot
 from deployer.connected.ground import caches, locked_folder, progress
 from deployer.connected.image.definition import fetched
 from deployer.connected.image.definition.definition import Definition
@@ -177,6 +178,14 @@ def fetch(
             job, folder / fetched.FOLDER / job, ending, real, list(records.refusals.values()), records.asked,
             records.received, own, licences, changed,
         )  # fmt: skip
+
+
+def fetch_data(
+    definition: Definition, locked: bool, ca_bundle: str | None, say: Callable[[str], None]
+) -> list[HubSnapshot]:
+    """Download the repositories of a hub that the definition's data name. Raises as ``snapshot.download``."""
+    with _alone(definition.folder):
+        return snapshot.download(definition, locked, ca_bundle, say)
 
 
 def _locked(definition: Definition, job: str) -> dict[str, str]:

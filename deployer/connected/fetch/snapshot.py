@@ -1,7 +1,8 @@
 """Download the repositories that a definition's ``data`` names, at a revision, from the Hugging Face hub.
 
 The hub's list of a revision has a digest for each file, and each downloaded file must have it: SHA-256 for large files,
-Git's object name for others. Files that an earlier revision has too are not downloaded again.
+Git's object name for others. Files that an earlier revision has too are not downloaded again, and an interrupted
+download continues.
 """
 
 import fnmatch
@@ -28,7 +29,6 @@ _TRIES = 6
 _CHUNK = 1024 * 1024
 #: Weights that run code when they are loaded, or are for other libraries. They are left out beside safetensors.
 _OTHER_WEIGHTS = re.compile(r"\.(bin|pt|pth|ckpt|pkl|h5|msgpack|onnx|ot)$")
-_CUT = (requests.exceptions.RequestException, OSError)
 
 
 class HubFile(NamedTuple):
@@ -90,21 +90,13 @@ def download(
     session.verify = ca_bundle or True
     made = []
     for name, data in definition.hub_data.items():
-        known = lock.get(data.pin)
-        if locked and known is None:
+        if locked and data.pin not in lock:
             raise Refused(f"{fetched.FILE} has no {data.pin}", "fetch it once without --locked")
         say(f"fetch: {data.pin}")
-        repository = _Repository(data, session)
-        snapshot, digests = repository.bring(name, definition.folder / fetched.DATA)
-        changed = [path for path, sha256 in (known or {}).items() if digests.get(path, sha256) != sha256]
-        if changed:
-            raise IntegrityError(
-                f"{data.pin}: {changed[0]} is not the file in {fetched.FILE}", "a revision never changes"
-            )
-        lock[data.pin] = {**(known or {}), **digests}
-        made.append(snapshot)
-    pins = {data.pin for data in definition.hub_data.values()}
-    fetched.write(definition.folder, definition.fetched, {pin: lock[pin] for pin in lock if pin in pins})
+        known = lock.setdefault(data.pin, {})
+        made.append(_Repository(data, session).bring(name, definition.folder / fetched.DATA, known))
+    pins = {data.pin: lock[data.pin] for data in definition.hub_data.values()}
+    fetched.write(definition.folder, definition.fetched, pins)
     return made
 
 
@@ -119,51 +111,53 @@ class _Repository:
         self._files = f"https://{hub.HOST}/{whole}/resolve/{data.revision}/"
         self._api = f"https://{hub.HOST}/api/{kind}/{self._name}"
 
-    def bring(self, name: str, top: Path) -> tuple[HubSnapshot, dict[str, str]]:
-        """Download the files into a folder ``top``/``name``. Return the digests too."""
+    def bring(self, name: str, top: Path, known: dict[str, str]) -> HubSnapshot:
+        """Download the files into a folder ``top``/``name``, compare them with the known digests, and add new ones."""
         listed = self._listed()
         wanted = [each for each in listed if self._is_wanted(each.path, listed)]
         left = [each.path for each in listed if each not in wanted and not self._data.include]
         if not wanted:
             raise Refused(f"{self._data.pin} has no such files", "correct `include` in bundle.yaml")
-        place, part, old = (
-            top / name,
-            Path(files.part_of(str(top / name))),
-            Path(files.part_of(str(top / f"{name}.old"))),
-        )
+        key = hashlib.sha256(self._data.choice.encode()).hexdigest()[:12]  # what a killed fetch left is continued
+        place, part, old = top / name, top / f".{name}.{key}.part", top / f".{name}.old"
         total = sum(each.size for each in wanted)
-        digests: dict[str, str] = {}
 
         def bring_all() -> None:
             for each in wanted:
-                digests[each.path] = self._bring(each, place / each.path, part / each.path)
+                sha256 = self._bring(each, place / each.path, part / each.path)
+                if known.setdefault(each.path, sha256) != sha256:
+                    raise IntegrityError(f"{self._data.pin}: {each.path} is not the file in {fetched.FILE}")
 
         with files.errors_named(f"write {place}"):
             top.mkdir(exist_ok=True)
             fetched.ignore(top)
-            part.mkdir()
-            try:
-                progress.of_size("fetch", lambda: self.received, total, bring_all)
-                if files.is_folder(str(place)):
-                    place.rename(old)
-                part.rename(place)
-                fetched.mark_data(top, name, self._data.choice)
-            finally:
-                for path in (part, old):
-                    files.remove_tree(str(path))
+            part.mkdir(exist_ok=True)
+            progress.of_size("fetch", lambda: self.received, total, bring_all)
+            files.remove_tree(str(old))
+            if files.is_folder(str(place)):
+                place.rename(old)
+            part.rename(place)
+            fetched.mark_data(top, name, self._data.choice)
+            for path in (old, *top.glob(f".{name}.*.part")):
+                files.remove_tree(str(path))
         running = [each.path for each in wanted if _OTHER_WEIGHTS.search(each.path) or each.path.endswith(".py")]
         licence = hub.licences([self._files + wanted[0].path], self._session)[self._name]
-        return HubSnapshot(name, len(wanted), total, self.received, left, licence, running), digests
+        return HubSnapshot(name, len(wanted), total, self.received, left, licence, running)
 
     def _listed(self) -> list[HubFile]:
         found: list[HubFile] = []
         url: str | None = f"{self._api}/tree/{self._data.revision}?recursive=true"
         while url:
             response = self._ask(url, {})
-            for entry in response.json():
-                path, lfs = str(entry["path"]), entry.get("lfs") or {}
-                if entry["type"] == "file" and path.isprintable() and not {"", "..", "."} & {*path.split("/")}:
-                    found.append(HubFile(path, int(entry["size"]), str(lfs.get("oid") or entry["oid"])))
+            try:
+                for entry in response.json():
+                    path, lfs = str(entry["path"]), entry.get("lfs") or {}
+                    if entry["type"] == "file" and path.isprintable() and not {"", "..", "."} & {*path.split("/")}:
+                        found.append(HubFile(path, int(entry["size"]), str(lfs.get("oid") or entry["oid"])))
+            except (AttributeError, KeyError, TypeError, ValueError):
+                raise TransferError(
+                    f"{hub.HOST} does not answer with its list of files", "open it in a browser"
+                ) from None
             url = response.links.get("next", {}).get("url")
         return found
 
@@ -180,7 +174,7 @@ class _Repository:
             response = self._session.get(
                 url, headers={**own, "Accept-Encoding": "identity", **headers}, stream=True, timeout=_TIMEOUT
             )
-        except _CUT as error:
+        except OSError as error:
             raise TransferError(f"{hub.HOST} cannot be reached: {error}", "check the network, and the proxy") from error
         if response.status_code >= 400:
             raise Refused(
@@ -192,13 +186,15 @@ class _Repository:
     def _bring(self, file: HubFile, last: Path, place: Path) -> str:
         """Download a file, or take the last copy of it. Return its SHA-256."""
         place.parent.mkdir(parents=True, exist_ok=True)
-        if files.is_file(str(last)) and last.stat().st_size == file.size:
+        if not place.exists() and files.is_file(str(last)) and last.stat().st_size == file.size:
             own, sha256 = _hashes(last, file)
             if own == file.oid:
                 os.link(last, place)
                 return sha256
         for _ in range(_TRIES):
             done = place.stat().st_size if place.exists() else 0
+            if 0 < file.size <= done:
+                break
             response = self._ask(self._files + file.path, {"Range": f"bytes={done}-"} if done else {})
             continues = response.status_code == 206
             try:
@@ -211,6 +207,7 @@ class _Repository:
                 continue
         own, sha256 = _hashes(place, file)
         if own != file.oid:
+            place.unlink()
             raise IntegrityError(
                 f"{self._data.pin}: {file.path} arrived with other content than the hub lists", "try again"
             )

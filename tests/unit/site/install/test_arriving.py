@@ -466,7 +466,7 @@ def test_a_push_that_is_killed_anywhere_ends_whole_the_next_time(store):
         if not inventory.whole(store, digest):
             push(store, data)
         image = inventory.whole(store, digest)
-        arriving.finish(store, digest, image)
+        receiving.finish(store, digest, image)
         assert content(os.path.join(store.bundles, "tiny-%d.tar" % number)) == data
         assert content(os.path.join(image.rootfs, "bin", "tool")) == b"#!/bin/sh"
         assert files_of(store.incoming) == []
