@@ -64,7 +64,7 @@ class JobCopy:
             files.write_text(marker, job)
 
     def copy(self, remote: Remote, folder: str, last: bool = False) -> list[str]:
-        """Copy what has changed since the last call, and return the names.
+        """Copy what has changed since the last call, and return the names of the copied files.
 
         A large file that changes at each call is being written, and is copied when it no longer changes.
 
@@ -92,7 +92,7 @@ class JobCopy:
             for name, path in pairs.items():
                 self._finish(name, path, listed[name])
             files.remove_tree(str(part))
-        return changed
+        return [name for name in changed if self._copied.get(name) == listed[name]]
 
     def _pairs(
         self, names: Sequence[str], listed: Mapping[str, RemoteFile], part: Path, last: bool
