@@ -29,9 +29,9 @@ from deployer.connected.fetch.downloads import BodyWriter, Download, DownloadSto
 from deployer.contract.base.errors import DeployerError, IntegrityError, SpaceError, TransferError
 
 #: Seconds to connect to a host, and to wait for its next bytes.
-_TIMEOUT = (20.0, 120.0)
+TIMEOUT = (20.0, 120.0)
 #: How often a cut download is continued.
-_TRIES = 6
+TRIES = 6
 #: Seconds to wait for answers after the program's end.
 _SETTLE = 10.0
 _CHUNK = 256 * 1024
@@ -200,7 +200,7 @@ class Recorder:
                 threading.Thread(target=self._serve, args=(connection, secure), daemon=True).start()
 
     def _serve(self, connection: socket.socket, secure: bool) -> None:
-        connection.settimeout(_TIMEOUT[1])
+        connection.settimeout(TIMEOUT[1])
         with contextlib.ExitStack() as end, contextlib.suppress(OSError, ValueError):  # the program may send anything
             end.callback(self._places.release)
             if secure:
@@ -228,10 +228,7 @@ class Recorder:
     def session(self) -> requests.Session:
         """Return this thread's connections to real hosts."""
         if not hasattr(self._local, "session"):
-            self._local.session = requests.Session()
-            self._local.session.auth = lambda request: request  # otherwise, logins of ~/.netrc
-            if self.rules.verify:
-                self._local.session.verify = self.rules.verify
+            self._local.session = new_session(self.rules.verify)
         made: requests.Session = self._local.session
         return made
 
@@ -244,6 +241,14 @@ class Recorder:
         except OSError:
             return False
         return any(map(_is_private, found))
+
+
+def new_session(verify: str | None) -> requests.Session:
+    """Return connections to real hosts; ``verify`` is a file with CA certificates, None: this machine's."""
+    made = requests.Session()
+    made.auth = lambda request: request  # otherwise, logins of ~/.netrc
+    made.verify = verify or True
+    return made
 
 
 def _is_private(address: str) -> bool:
@@ -394,7 +399,7 @@ class _Request:
         self.close()
         self._response = self._recorder.session().request(
             self._exchange.command, self._url, headers={**self._headers, **more}, data=self._body, stream=True,
-            allow_redirects=False, timeout=_TIMEOUT,
+            allow_redirects=False, timeout=TIMEOUT,
         )  # fmt: skip
         return self._response
 
@@ -463,7 +468,7 @@ class _Request:
                 raise OSError("the connection was cut")
             except _CUT:
                 tries += 1
-                if whole < 0 or not validator or validator.startswith("W/") or tries == _TRIES:
+                if whole < 0 or not validator or validator.startswith("W/") or tries == TRIES:
                     raise
             with contextlib.suppress(*_CUT):
                 response = self._ask({"Range": f"bytes={done}-", "If-Range": validator})

@@ -16,16 +16,13 @@ from typing import Any, NamedTuple
 import requests
 
 from deployer.connected.fetch import hub
-from deployer.connected.fetch.recorder import status_in_words
+from deployer.connected.fetch.recorder import TIMEOUT, TRIES, new_session, status_in_words
 from deployer.connected.ground import progress
 from deployer.connected.image.definition import fetched
 from deployer.connected.image.definition.definition import DataFolder, Definition
 from deployer.contract.base.errors import IntegrityError, Refused, TransferError
 from deployer.system import files
 
-_TIMEOUT = (20.0, 120.0)
-#: How often a file is continued.
-_TRIES = 6
 _CHUNK = 1024 * 1024
 #: Weights that run code when they are loaded, or are for other libraries. They are left out beside safetensors.
 _OTHER_WEIGHTS = re.compile(r"\.(bin|pt|pth|ckpt|pkl|h5|msgpack|onnx|ot)$")
@@ -85,9 +82,7 @@ def download(
         SpaceError: the disk is full.
     """
     lock = fetched.read_data(definition.folder)
-    session = requests.Session()
-    session.auth = lambda request: request  # otherwise, logins of ~/.netrc
-    session.verify = ca_bundle or True
+    session = new_session(ca_bundle)
     made = []
     for name, data in definition.hub_data.items():
         if locked and data.pin not in lock:
@@ -113,9 +108,7 @@ class _Repository:
 
     def bring(self, name: str, top: Path, known: dict[str, str]) -> HubSnapshot:
         """Download the files into a folder ``top``/``name``, compare them with the known digests, and add new ones."""
-        listed = self._listed()
-        wanted = [each for each in listed if self._is_wanted(each.path, listed)]
-        left = [each.path for each in listed if each not in wanted and not self._data.include]
+        wanted, left = self._chosen(self._listed())
         if not wanted:
             raise Refused(f"{self._data.pin} has no such files", "correct `include` in bundle.yaml")
         key = hashlib.sha256(self._data.choice.encode()).hexdigest()[:12]  # what a killed fetch left is continued
@@ -161,18 +154,21 @@ class _Repository:
             url = response.links.get("next", {}).get("url")
         return found
 
-    def _is_wanted(self, path: str, listed: Sequence[HubFile]) -> bool:
-        if self._data.include:
-            return any(fnmatch.fnmatch(path, pattern) for pattern in self._data.include)
+    def _chosen(self, listed: Sequence[HubFile]) -> tuple[list[HubFile], list[str]]:
+        """Return the files to download, and the paths of weights that are left out beside safetensors."""
+        chosen = self._data.include
+        if chosen:
+            return [each for each in listed if any(fnmatch.fnmatch(each.path, pattern) for pattern in chosen)], []
         safe = any(each.path.endswith(".safetensors") for each in listed)
-        return not (safe and _OTHER_WEIGHTS.search(path))
+        left = {each.path for each in listed if safe and _OTHER_WEIGHTS.search(each.path)}
+        return [each for each in listed if each.path not in left], sorted(left)
 
     def _ask(self, url: str, headers: Mapping[str, str]) -> requests.Response:
         login = hub.login(hub.HOST)
         own = {"Authorization": login} if login else {}
         try:
             response = self._session.get(
-                url, headers={**own, "Accept-Encoding": "identity", **headers}, stream=True, timeout=_TIMEOUT
+                url, headers={**own, "Accept-Encoding": "identity", **headers}, stream=True, timeout=TIMEOUT
             )
         except OSError as error:
             raise TransferError(f"{hub.HOST} cannot be reached: {error}", "check the network, and the proxy") from error
@@ -191,7 +187,7 @@ class _Repository:
             if own == file.oid:
                 os.link(last, place)
                 return sha256
-        for _ in range(_TRIES):
+        for _ in range(TRIES):
             done = place.stat().st_size if place.exists() else 0
             if 0 < file.size <= done:
                 break

@@ -55,7 +55,7 @@ def upload(tracker: str, folder: Path) -> list[str]:
 
     Raises:
         MissingTool: its program is not installed here.
-        DeployerError: there is no run, or the upload failed.
+        DeployerError: the folder has no run, or the upload failed.
     """
     if tracker == "wandb":
         runs = [path for path in folder.rglob("offline-run-*") if path.is_dir()]

@@ -1,4 +1,4 @@
-"""Jupyter on a node, with a fake Jupyter: what it gets, what others see of it, and what is left of it."""
+"""Jupyter on a node, with a fake Jupyter: its configuration, what other users can read, and the files after its end."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from deployer.site.notebook import jupyter
 from deployer.site.rank import interfaces
 from tests import running as made
 
-#: Listens, says so as Jupyter does, and ends; before that it shows what others can see of it.
+#: Listens, writes Jupyter's record of its address, prints what other users can read, and ends.
 FAKE = """
 config=${1#--config=}
 cat "$config" >"$SEEN.config"
