@@ -201,6 +201,8 @@ class _Repository:
                 break
             except requests.exceptions.RequestException:
                 continue
+        else:
+            raise TransferError(f"{self._data.pin}: {file.path} was cut {TRIES} times", "fetch again: it continues")
         own, sha256 = _hashes(place, file)
         if own != file.oid:
             place.unlink()
