@@ -1,4 +1,4 @@
-"""deployer profile: list, show, validate, import, diff, sign, verify, schema."""
+"""deployer profile: list, show, validate, diff, sign, verify, schema."""
 
 import argparse
 import json
@@ -8,7 +8,6 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from deployer.cli.laptop import profile_import
 from deployer.cli.site import common
 from deployer.connected.ground.yaml_model import KeyPath
 from deployer.connected.site_profile import gaps, published, search
@@ -42,7 +41,6 @@ def add_parsers(subparsers: Any) -> None:
     verb = common.add_command(verbs, "validate", _validate, "check profiles and print all errors at once")
     common.add(verb, "sites", "SITE", _SITE, nargs="+")
     verb.example = "deployer profile validate lab.yaml"
-    profile_import.add_parser(verbs)
     verb = common.add_command(verbs, "diff", _diff, "show what differs between two profiles, and what it means")
     common.add(verb, "old", "A", _SITE)
     common.add(verb, "new", "B", _SITE)
