@@ -50,6 +50,7 @@ def test_one_command_makes_a_profile(cli: Cli, lab: Lab, debug: str, bundle: Pat
     assert said["missing"] == []
     profile = profiles.load(str(output))
     assert (profile.name, profile.login.host) == ("lab", "login1")
+    assert profile.login.reaches_nodes
     sources = {name: profile.partition(name)[1].source for name in profile.partitions}
     assert {name: source.where for name, source in sources.items() if source} == {"batch": "cn1", debug: "cn2"}
     for name in profile.partitions:

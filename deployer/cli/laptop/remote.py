@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from deployer.cli.laptop import settings
 from deployer.cli.site import common, doctor
 from deployer.connected.ground import user_settings
-from deployer.contract.base.errors import EXIT_INTERRUPTED, DeployerError
+from deployer.contract.base.errors import EXIT_INTERRUPTED, DeployerError, Refused
 from deployer.contract.base.shell import quoted
 from deployer.contract.base.text import is_label
 from deployer.system import files, terminal
@@ -66,6 +66,9 @@ def _forward(args: argparse.Namespace) -> int:
 
         foresight.read_sweep(args)
         foresight.of_run(args, profile)
+    if args.command == "notebook" and profile.login.reaches_nodes is False:
+        hint = "`shell` needs no port; after a change at the site, capture it again"
+        raise Refused(f"{profile.name}: its login node cannot connect to ports of nodes, which a notebook needs", hint)
     ours = common.Parser(add_help=False)
     add_site(ours)
     ours.add_argument("--sweep")

@@ -10,7 +10,7 @@ from deployer.contract.base.errors import Refused, UsageError
 from deployer.contract.base.text import counted
 from deployer.contract.rules import drift
 from deployer.contract.rules.findings import ERROR
-from deployer.site.capture import capture_files
+from deployer.site.capture import capture_files, ports
 from deployer.site.capture.capture import CaptureRequest, capture
 from deployer.site.container.runtimes import trial_words
 from deployer.site.jobs import survey
@@ -27,6 +27,7 @@ def add_parsers(subparsers: Any) -> None:
     text = "write the profile to this file, and the facts of its libraries beside it"
     common.add(command, "-o", "--output", "FILE.json", text)
     common.flag(command, "--node", "run it in a job: capture this compute node for its partition")
+    common.add(command, "--listen", "FILE", "with --node: also listen on a port, named in this file, for a trial")
     common.add(command, "--partition", "NAME", "the node's partition, if the scheduler does not report it")
     common.repeated(command, "--mpi", "PREFIX", "also capture the MPI installed here; may be repeated")
     text = "capture this login node, and by one small job each a node of these partitions (A,B,... or all), and "
@@ -59,6 +60,8 @@ def _capture(args: argparse.Namespace) -> None:
     else:
         request = common.from_options(CaptureRequest, args, node=args.node or bool(args.partition), words=trial_words)
         captured = capture(request, SCHEDULERS.values())
+        if args.listen:
+            ports.listen(args.listen)
     if before is not None:
         _compare(args, before, captured.whole())
         return

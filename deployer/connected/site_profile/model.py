@@ -44,6 +44,7 @@ class Login(Machine):
             them through ``transfer``.
         python: Python interpreters in order of preference, 3.6 or newer: ``[python3.9, python3]``.
         mksquashfs: it is in PATH. If this is false or unknown, bundles include their own.
+        reaches_nodes: it can connect to ports of compute nodes, which ``notebook`` needs.
         source: where these facts come from.
     """
 
@@ -52,6 +53,7 @@ class Login(Machine):
     inbox: forms.SiteFolder | None = None
     python: list[str] = Field(default=["python3"], min_length=1)
     mksquashfs: bool | None = None
+    reaches_nodes: bool | None = None
     source: FactSource | None = None
 
 

@@ -17,7 +17,7 @@ from deployer.contract.base.errors import IntegrityError, Refused, UsageError
 from deployer.contract.base.shell import code
 from deployer.contract.rules import batch_words
 from deployer.contract.site.plan import GpuRequest
-from deployer.site.capture import capture_files
+from deployer.site.capture import capture_files, ports
 from deployer.site.capture.capture import CaptureRequest, capture
 from deployer.site.capture.capture_files import SiteCapture
 from deployer.site.capture.started import TrialWords
@@ -105,7 +105,10 @@ class PartitionCapture(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """A partition and the files of its capture; ``failure`` has the reason why the job failed, once that is final."""
+    """A partition and the files of its capture; ``failure`` has the reason why the job failed, once that is final.
+
+    ``port``: where the node listens for a trial. ``reached``: whether this login node could connect to it.
+    """
 
     name: str
     partition: json_records.Record
@@ -114,10 +117,12 @@ class _Part(NamedTuple):
     job_id: str
     log: str
     failure: str
+    port: str
+    reached: str
 
 
 #: The suffixes of these files.
-_SUFFIXES = (".json", ".sh", ".job", ".log", ".failed")
+_SUFFIXES = (".json", ".sh", ".job", ".log", ".failed", ".port", ".reached")
 
 
 def step(request: SurveyRequest) -> List[PartitionCapture]:
@@ -172,6 +177,9 @@ def collect(request: SurveyRequest, captures: Sequence[PartitionCapture]) -> Lis
     missing = [each for each in captures if each.state != CAPTURED]
     left_out = [f"partition {each.name}: no node was captured: {each.reason or each.state}" for each in missing]
     notes = [*merged.profile.get("notes", []), *left_out, *([] if survey.has_scheduler else [_NO_SCHEDULER])]
+    reached = [files.read_text(part.reached) for part in survey.parts if files.lexists(part.reached)]
+    if reached:
+        merged.profile["login"]["reaches_nodes"] = str(True) in reached
     merged = merged._replace(profile=dict(merged.profile, **({"notes": notes} if notes else {})))
     if request.redact or request.hide:
         merged = merged.redacted(request.hide)
@@ -220,7 +228,7 @@ class Survey:
         if tool is None:
             hint = "start it as: python3 deployer.pyz capture"
             raise UsageError("a capture of compute nodes needs deployer.pyz", hint)
-        words = [tool, "capture", "--node", "--partition", part.name, "-o", part.capture]
+        words = [tool, "capture", "--node", "--partition", part.name, "-o", part.capture, "--listen", part.port]
         words += [word for prefix in self._request.mpi for word in ("--mpi", prefix)]
         # a login shell, so that modules are available; Grid Engine ignores this line
         pieces = [code("#!/bin/bash -l\n")]
@@ -267,6 +275,9 @@ class Survey:
             return PartitionCapture(part.name, FAILED, files.read_text(part.failure).strip())
         job_id = files.read_text(part.job_id).strip()
         seconds = int(time.time() - os.stat(part.job_id).st_mtime)
+        reached = ports.reached(part.port) if files.lexists(part.port) else None
+        if reached is not None:
+            files.write_text(part.reached, str(reached))
         state = self._scheduler.parse_states(*jobs.ask(self._scheduler.states([job_id]))).get(job_id)
         if state and state.active:
             return PartitionCapture(part.name, RUNNING if state.nodes else WAITING, state.reason, job_id, seconds)

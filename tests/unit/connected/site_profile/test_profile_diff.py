@@ -109,7 +109,7 @@ WHOLE: dict[str, Any] = {
     **MACHINE,
     "login": {
         **MACHINE, "host": "login1", "transfer": "data1", "inbox": "/inbox/$USER", "python": ["python3", "python3.9"],
-        "mksquashfs": True, "source": SOURCE,
+        "mksquashfs": True, "reaches_nodes": True, "source": SOURCE,
     },
     "partitions": {
         "batch": {

@@ -272,3 +272,16 @@ def test_without_slurm_there_is_the_login_node_and_a_note(request_, tmp_path):
     (note,) = survey.collect(request_, [])
     assert "capture --node --partition NAME" in note
     assert json.loads(Path(request_.output).read_text())["login"] == {"host": "login1"}
+
+
+@pytest.mark.parametrize("reached", [True, False, None])
+def test_the_login_node_tries_a_port_of_each_node(request_, monkeypatch, reached):
+    monkeypatch.setattr(survey.ports, "reached", lambda path: reached)
+    survey.step(request_._replace(partitions=["batch"]))
+    (part,) = survey.Survey(request_, LOGIN).wanted()[:1]
+    Path(part.port).write_text("{}")
+    survey.step(request_._replace(partitions=["batch"]))
+    captured(request_, "batch")
+    survey.collect(request_, survey.step(request_._replace(partitions=["batch"])))
+    login = json.loads(Path(request_.output).read_text())["login"]
+    assert login.get("reaches_nodes") is reached
