@@ -20,6 +20,9 @@ from deployer.contract.site.plan import NATIVE, NO_MPI, Plan
 from deployer.site.run.prepare.request import RunRequest, foresee
 from deployer.site.storage import site_plans
 
+#: Linux limits a word of a command line to 128 KiB; ssh's one word also has the rest of the site's command.
+_MAX_SWEEP = 96 * 1024
+
 
 def of_deploy(args: argparse.Namespace, profile: Profile, name: str, own: Sequence[Job]) -> None:
     """Check the job of a definition before its deploy.
@@ -74,12 +77,16 @@ def read_sweep(args: argparse.Namespace) -> None:
     """
     if not args.sweep or args.sweep.lstrip().startswith("{"):
         return
-    document = Document(Path(args.sweep), "a sweep")
+    path = args.sweep
+    document = Document(Path(path), "a sweep")
     given = document.mapping()
     for problem in document.problems:
         raise UsageError(problem.text())
-    sweep.of_sweep(given, args.sweep)
+    sweep.of_sweep(given, path)
     args.sweep = json.dumps(given, default=str)
+    if len(args.sweep) > _MAX_SWEEP:
+        hint = "copy it to the site as JSON, and give it to `deployer.pyz run` there"
+        raise UsageError(f"{path} is too long to be sent: {len(args.sweep) >> 10} KiB as JSON", hint)
 
 
 def _request(args: argparse.Namespace) -> RunRequest:

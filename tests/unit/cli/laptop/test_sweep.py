@@ -37,6 +37,7 @@ def test_a_yaml_file_is_sent_as_json_and_expanded_at_the_site(tmp_path: Path) ->
         ("grid: {a: [1], a: [2]}", "is given twice"),
         ("grid: {a: [2026-01-01]}", "not a text in one line, a number, true or false"),
         ("grid: {a: [.nan]}", "not JSON compliant"),
+        (f"grid: {{a: [{'x' * 99_000}]}}", r"s\.yaml is too long to be sent: 96 KiB as JSON"),
     ],
 )
 def test_a_bad_file_is_one_line(tmp_path: Path, text: str, words: str) -> None:
