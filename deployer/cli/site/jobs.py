@@ -65,6 +65,14 @@ def add_parsers(subparsers: Any) -> None:
     common.flag(parser, "--in-job", "start it on a node, in a job of its own that ends with it")
     _add_limits(parser.add_argument_group("the job, with --in-job"))
 
+    parser = common.add_store_command(subparsers, "where", _where)
+    common.add(parser, "image", REFERENCE, "an installed image")
+    common.add(parser, "--plan", "SITE", "use this plan, if the bundle has several")
+    common.repeated(parser, "--bind", "SRC[:DST]", "bind this folder or file of the host; may be repeated")
+    common.repeated(parser, "--env", "NAME=VALUE", "set this environment variable too; may be repeated")
+    text = "in the words of this runtime (default: the plan's choice): apptainer, charliecloud, podman or singularity"
+    common.add(parser, "--format", "RUNTIME", text, choices=SUPPORTED)
+
     parser = _add_starting(subparsers, "notebook", _notebook)
     common.add(parser, "--idle", "TIME", "end it when idle (default: %(default)s)", type=check_time, default="30m")
     common.add(parser, "--port", "PORT", "the laptop's, for the browser (default: %(default)s)", type=int, default=8888)
@@ -286,6 +294,17 @@ def _exec(args: argparse.Namespace) -> int:
     if args.json or args.accept:
         raise UsageError("exec has --json and --accept only with --rehearse", "exec --rehearse --json NAME -- COMMAND")
     return execs.execute(locate(args.root), _exec_request(args), args.rest)
+
+
+def _where(args: argparse.Namespace) -> None:
+    from deployer.site.run import where
+    from deployer.site.run.exec import ExecRequest
+
+    place = where.find(
+        locate(args.root), ExecRequest(args.image, args.plan, args.bind, runtime=args.format, env=args.env)
+    )
+    if not common.as_json(args, place.record()):
+        terminal.show(f"image    {quoted([place.image])}", f"options  {quoted(place.options)}")
 
 
 def _rehearse(args: argparse.Namespace) -> int:

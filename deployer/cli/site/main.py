@@ -34,6 +34,7 @@ GROUPS = {
     "work in the container": (
         Command("exec", "site.jobs", "run one command in the container, here and now", "trained -- python3 --version"),
         Command("shell", "site.jobs", "open a shell in the container", "trained"),
+        Command("where", "site.jobs", "print an image and its binds for other programs", "trained --format apptainer"),
     ),
     "manage images": (
         Command("list", "site.images", "show the installed images"),
