@@ -108,7 +108,7 @@ def test_a_quiet_deploy_that_follows_nothing_prints_the_job(
     monkeypatch.setattr(deploy_command, "site_options", lambda _: [])
     monkeypatch.setattr(common, "suggest", lambda *_: None)
     with terminal.manners(True, False):
-        assert deploy_command._once(args)[0] == 0
+        assert deploy_command._deploy(args) == 0
     assert capsys.readouterr().out == "job tiny-1 submitted as 77\n"
 
 
