@@ -26,7 +26,7 @@ from deployer.contract.rules.findings import Finding, errors
 
 #: Rules that need no engine.
 _RULES: tuple[Callable[[DefinitionSource], Iterator[Finding]], ...] = (
-    stages.frontend, stages.images, stages.user, stages.late_removals, stages.build_base,
+    stages.frontend, stages.images, stages.user, stages.build_base,
     packages.unpinned, packages.unhashed, packages.itex, app.relative,
     network.at_run_time, secrets.in_files, secrets.in_variables,
 )  # fmt: skip
@@ -63,10 +63,10 @@ def lint(definition: Definition, accept: Collection[str] = ()) -> Linted:
         if engine.has_image(client, definition.tag):
             image = definition.tag
             with imagelayers.opened(client, image) as opened:
-                of_image = [list(layer) for layer in opened]
-                findings += layers.wasted(map(iter, of_image), image)
+                tree = FlattenedRootfs(_root(opened))
+                findings += layers.leftover(tree, image)
                 source = DefinitionSource(definition)
-                built = built_image(definition, FlattenedRootfs(_root(of_image)), engine.image_config(client, image))
+                built = built_image(definition, tree, engine.image_config(client, image))
                 findings += [*app.commands_missing(source, built), *app.imports(source, built)]
     findings += for_builder(definition, builder)
     return Linted([item for item in findings if item.code not in accept], image, unchecked)

@@ -15,13 +15,13 @@ from deployer.connected.image.definition.definition import load
 from deployer.connected.image.lint import RULES, hadolint
 from deployer.connected.image.lint import lint as linting
 from deployer.connected.image.lint.app import commands_missing, imports
-from deployer.connected.image.lint.layers import wasted
+from deployer.connected.image.lint.layers import leftover
 from deployer.connected.image.lint.source import DefinitionSource
 from deployer.connected.rootfs.entries import FileEntry, InMemory
 from deployer.connected.rootfs.flatten import FlattenedRootfs
 from deployer.connected.rootfs.merge import Rootfs
 from deployer.contract.base.errors import MissingTool, Refused
-from deployer.contract.base.tarformat import FILE, FOLDER
+from deployer.contract.base.tarformat import FILE
 from deployer.contract.rules.findings import ERROR, Finding
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -35,12 +35,6 @@ jobs: {main: {command: [python3, /deployer/app/x.py]}}
 #: What most rules say does not depend on the base: this one has its digest and is none of ours.
 START = f"ARG BASE\nARG OTHER=x@sha256:{64 * 'a'}\nFROM ${{OTHER}}\n"
 BASES = "ARG BASE\nARG BUILD_BASE\nFROM "
-LISTS = "rm -rf /var/lib/apt/lists/*"
-#: As a published image does it: each step fetches the lists and removes them.
-OWN_LISTS = "".join(f"RUN apt-get {options}update && apt-get install -y {name} && {LISTS}\n" for options, name in (
-    ("", "build-essential"), ("-y ", "openssh-server"), ("-qq ", "cmake"), ("", "libnuma-dev"), ("", "wget"),
-))  # fmt: skip
-
 Files = dict[str, str]
 
 
@@ -117,17 +111,6 @@ TRIGGERS: list[tuple[str, Files, str]] = [
         {"Dockerfile": 'COPY start /\nCMD ["/start"]\n', "start": "#!/bin/bash\n# apt\napt-get \\\n  update\n"},
         "start:3",
     ),
-    ("layers.late-removal", {"Dockerfile": "COPY big.tar /opt/big.tar\nRUN tar xf /opt/big.tar; rm /opt/big.tar\n"},
-     "Dockerfile:5"),
-    (
-        "layers.late-removal",
-        {"Dockerfile": "RUN apt-get update && apt-get install -y x\nRUN rm -rf /var/lib/apt/lists/*\n"},
-        "Dockerfile:5",
-    ),
-    ("layers.late-removal", {"Dockerfile": "RUN make >/opt/log/a\nRUN rm -rf /opt/log\n"}, "Dockerfile:5"),
-    ("layers.late-removal", {"Dockerfile": f"RUN apt-get -y update\n{OWN_LISTS}RUN {LISTS}\n"}, "Dockerfile:10"),
-    ("layers.late-removal", {"Dockerfile": "RUN mkdir /opt/a && rm -r /opt/a\nCOPY a /opt/a\nRUN rm -r /opt/a\n"},
-     "Dockerfile:6"),
     ("network.base", {"Dockerfile": BASES + "${BASE}\nRUN true && apt-get -y -qq install vim\n"}, "Dockerfile:4"),
     ("network.base", {"Dockerfile": BASES + "${BASE} AS a\nFROM a AS b\nRUN uv sync --frozen\n"}, "Dockerfile:5"),
     ("network.base", {"Dockerfile": BASES + "$BASE AS a\nRUN git clone x.org/y\nFROM ${BASE}\n"}, "Dockerfile:4"),
@@ -225,11 +208,6 @@ NEAR_MISSES: list[tuple[str, Files]] = [
     ("network.run-time", {"bundle.yaml": job("sh", "-c", "pip install --no-index -f /w x; curl http://localhost:8/x")}),
     ("network.run-time", {"bundle.yaml": job("sh", "/x/a.sh"), "app/a.sh": "# curl h.org\necho 'pip install x'\n"}),
     ("network.run-time", {"Dockerfile": 'CMD ["git", "status"]\n'}),
-    ("layers.late-removal", {"Dockerfile": "RUN apt-get update && apt-get install x && rm -rf /var/lib/apt/lists/*\n"}),
-    ("layers.late-removal", {"Dockerfile": "RUN make -C /opt/src && rm -rf /opt/src\nRUN rm -f /opt/source /etc/x\n"}),
-    ("layers.late-removal", {"Dockerfile": OWN_LISTS}),
-    ("layers.late-removal", {"Dockerfile": "RUN apt-get update\n" + OWN_LISTS}),
-    ("layers.late-removal", {"Dockerfile": "RUN cd /opt/x && make && rm -rf /opt/x\nRUN true; rm -rf /opt/x/y\n"}),
     (
         "network.base",
         {"Dockerfile": BASES + "${BUILD_BASE} AS a\nRUN pip install a==1\nFROM ${BASE}\nCOPY --from=a /x /x\n"},
@@ -238,10 +216,6 @@ NEAR_MISSES: list[tuple[str, Files]] = [
     ("network.base", {"Dockerfile": BASES + "${BASE}\nRUN git status; curl http://localhost/x; apt-get clean\n"}),
     ("dockerfile.build-base", {"Dockerfile": BASES + "${BUILD_BASE} AS a\nFROM ${BASE}\nCOPY --from=a /x /x\n"}),
     ("dockerfile.build-base", {"Dockerfile": BASES + "${BUILD_BASE} AS a\nFROM ${BASE} AS a\nFROM a\n"}),
-    (
-        "layers.late-removal",
-        {"Dockerfile": "FROM ${BASE} AS a\nCOPY x /opt/x\nRUN rm -rf /opt/x\nFROM ${BASE}\nCOPY --from=a /y /y\n"},
-    ),
     ("secrets.file", {"key.pub": "-----BEGIN PUBLIC KEY-----\n", "id_rsa.pub": "ssh-rsa AAAA\n"}),
     ("secrets.file", {"key.pem": SECRET_KEY, ".dockerignore": "*.pem\n"}),
     ("secrets.file", {"app/x.sh": "git clone https://me:${TOKEN}@h.example/x https://h.example:8080/a@b\n"}),
@@ -297,29 +271,19 @@ MB = 1000 * 1000
 
 
 @pytest.mark.parametrize(
-    ("layers", "said"),
+    ("files", "said"),
     [
-        ([layer(opt__a=2 * MB), [FileEntry(FILE, b"opt/.wh.a", 0)]], "2.0 MB of the image's layers is deleted"),
-        ([layer(opt__x__a=2 * MB, opt__b=1), [FileEntry(FILE, b"./.wh.opt", 0)]], "/opt/x/a 2.0 MB"),
-        ([layer(opt__a=2 * MB), layer(opt__a=3)], "deleted or overwritten by later ones: /opt/a 2.0 MB"),
-        ([layer(d__a=2 * MB), [FileEntry(FOLDER, b"d", 0o755), FileEntry(FILE, b"d/.wh..wh..opq", 0)]], "/d/a 2.0 MB"),
-        ([layer(opt__a=2 * MB), [FileEntry(FILE, b".wh..wh..opq", 0)]], "/opt/a 2.0 MB"),
-        ([layer(tmp__a=2 * MB, root__=1)], "carries 2.0 MB of caches and temporary files: /tmp/a 2.0 MB"),
-        ([layer(var__cache__apt__x=MB, var__lib__apt__lists__y=MB)], "/var/cache/apt 1.0 MB, /var/lib/apt 1.0 MB"),
+        (layer(tmp__a=2 * MB), "carries 2.0 MB of caches and temporary files: /tmp/a 2.0 MB"),
+        (layer(var__cache__apt__x=MB, var__lib__apt__lists__y=MB), "/var/cache/apt 1.0 MB, /var/lib/apt 1.0 MB"),
+        (layer(opt__a=5 * MB, tmp__a=9), None),
     ],
-)  # fmt: skip
-def test_what_layers_waste_is_counted(layers: list[list[FileEntry]], said: str) -> None:
-    items = list(wasted(map(iter, layers), "deployer/x:1"))
-    assert len(items) == 1
-    assert said in items[0].message
-
-
-def test_what_layers_keep_and_what_is_small_is_no_waste() -> None:
-    layers = [
-        layer(opt__a=5 * MB, opt__ab=5 * MB, tmp__a=9),
-        [FileEntry(FILE, b"opt/.wh.b", 0), FileEntry(FOLDER, b"opt", 0o755)],
-    ]
-    assert list(wasted(map(iter, [*layers, layer(etc__x=1), layer(etc__x=2)]), "deployer/x:1")) == []
+)
+def test_what_an_image_carries_in_vain_is_counted(files: list[FileEntry], said: str | None) -> None:
+    root = an_image()
+    root.apply(files)
+    items = list(leftover(FlattenedRootfs(root), "deployer/x:1"))
+    assert len(items) == (said is not None)
+    assert not said or said in items[0].message
 
 
 # ------------------------------------------------------------------------------------------------ the built image
@@ -435,7 +399,7 @@ def test_what_the_built_image_has(
 
 
 def test_every_code_has_a_trigger_a_near_miss_and_its_section() -> None:
-    of_layers = {"layers.hidden", "layers.leftover"}
+    of_layers = {"layers.leftover"}
     assert {code for code, *_ in [*TRIGGERS, *OF_IMAGES]} | of_layers == set(RULES)
     assert {code for code, *_ in [*NEAR_MISSES, *RIGHT_IMAGES]} | of_layers == set(RULES)
     page = (ROOT / "docs" / "lint.md").read_text()
