@@ -158,7 +158,6 @@ class Used(NamedTuple):
 
     Attributes:
         seconds_to_first_step: from the start of the payload.
-        seconds_per_step: the median.
         peak_memory: MiB of the largest rank.
         threads: threads that ran at once in a rank.
         temporary: bytes in HOME, TMPDIR and the job's folder.
@@ -168,7 +167,6 @@ class Used(NamedTuple):
     """
 
     seconds_to_first_step: Optional[float] = None
-    seconds_per_step: Optional[float] = None
     peak_memory: Optional[int] = None
     threads: Optional[int] = None
     temporary: Optional[int] = None
@@ -848,7 +846,6 @@ def _used(used: Used) -> List[str]:
     """Return the job's resource usage for people, without unknown values."""
     texts = (
         ("first step after", used.seconds_to_first_step, "%.1f s"),
-        ("per step", used.seconds_per_step, "%.3g s"),
         ("peak memory per rank", used.peak_memory, "%d MiB"),
         ("threads per rank", used.threads, "%d"),
         ("temporary space", used.temporary, "%d bytes"),
