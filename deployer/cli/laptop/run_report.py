@@ -7,7 +7,6 @@ from typing import Any
 from deployer.cli.laptop import settings
 from deployer.cli.laptop.remote import add_site
 from deployer.cli.site import common, run_table
-from deployer.contract.base import json_records
 from deployer.contract.base.errors import TransferError, UsageError
 from deployer.contract.base.json_records import Fields
 from deployer.contract.proof import measured_runs
@@ -20,7 +19,7 @@ from deployer.system import files
 def add_parsers(subparsers: Any) -> None:
     """Register the command."""
     command = common.add_command(subparsers, "report", run)
-    what = "the path of a result.json, of a job's folder, or of an earlier report --json; with --site a job there"
+    what = "the path of a result.json or of a job's folder; with --site a job there"
     run_table.add_options(command, what)
     text = "write one page of all the jobs instead: ranks on nodes and CPUs, MPI, steps in time, curves; "
     common.add(command, "--html", "FILE", text + "a JOB is a path", type=Path)
@@ -37,7 +36,7 @@ def run(args: argparse.Namespace) -> None:
     if tasks:
         run_table.show_tasks(args, tasks)
         return
-    collected = Collected(*measured_runs.of_record(answer)) if answer else _here(args.job)
+    collected = Collected(*measured_runs.of_record(answer)) if answer else reports.collect(args.job, None)
     run_table.show(args, collected.runs, collected.left_out)
 
 
@@ -68,25 +67,3 @@ def _there(args: argparse.Namespace) -> Fields:
         remote.prepare()
         answer = remote.site(["report", *args.job])
     return Fields(answer.record, answer.what, TransferError, own=True)
-
-
-def _here(paths: list[str]) -> Collected:
-    """Return the figures in local files."""
-    whole = Collected([], [])
-    for path in dict.fromkeys(paths):
-        if files.is_file(path) and _is_report(path):
-            data = files.read_bytes(path)
-            collected = Collected(
-                *measured_runs.of_record(json_records.loads(data, measured_runs.SCHEMA, path, own=True))
-            )
-        else:
-            collected = reports.collect([path], None)
-        whole.runs.extend(collected.runs)
-        whole.left_out.extend(collected.left_out)
-    return whole
-
-
-def _is_report(path: str) -> bool:
-    """Return whether a file is a report. Reports that we write identify themselves in the first field."""
-    with files.open_regular(path) as stream:
-        return f'"deployer.{measured_runs.SCHEMA}"'.encode() in stream.read(100)

@@ -252,7 +252,7 @@ _HEAD = ("NODES", "RANKS", "THREADS", "RUNTIME", "%s", "+-", "EFFICIENCY", "/NAT
 _RIGHT = frozenset((*_HEAD[:3], *_HEAD[5:8], *UNITS))
 _COLUMNS = (
     *("job", "workload", "settings", "unit", "site", "runtime", "nodes", "ranks", "threads", "samples", "mean"),
-    *("interval_95", "spread_1_96_sd", "efficiency", "container_to_native"),
+    *("interval_95", "efficiency", "container_to_native"),
 )
 
 #: The characters with which a formula begins in a spreadsheet.
@@ -333,7 +333,6 @@ def _computed(row: Row) -> Dict[str, Any]:
         "samples": len(values),
         "mean": row.run.mean,
         "interval_95": interval.half_width(values),
-        "spread_1_96_sd": interval.spread(values) if len(values) > 1 else None,
         "efficiency": row.efficiency,
         "container_to_native": row.of_native,
     }
