@@ -81,9 +81,7 @@ def before_build(definition: Definition) -> Iterator[Finding]:
 
 def for_builder(definition: Definition, builder: Builder | None) -> list[Finding]:
     """Return the findings that depend on the builder; None: it is not known."""
-    source = DefinitionSource(definition)
-    lacking = stages.unknown_to(source, builder) if builder else ()
-    return [*lacking, *(() if builder and builder.mounts else stages.build_settings(source))]
+    return list(stages.unknown_to(DefinitionSource(definition), builder)) if builder else []
 
 
 def built_image(definition: Definition, tree: ListedTree, config: Mapping[str, Any]) -> BuiltImage:

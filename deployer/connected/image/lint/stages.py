@@ -4,9 +4,8 @@ from collections.abc import Iterator
 
 from deployer.connected.image.builders import features, rewritten
 from deployer.connected.image.builders.builder import Builder
-from deployer.connected.image.definition.dockerfile import commands, variables
+from deployer.connected.image.definition.dockerfile import variables
 from deployer.connected.image.lint import finding
-from deployer.connected.image.lint.network import fetches
 from deployer.connected.image.lint.source import DefinitionSource
 from deployer.contract.rules.findings import Finding
 
@@ -52,16 +51,3 @@ def build_base(source: DefinitionSource) -> Iterator[Finding]:
     used = source.dockerfile.image()
     if used and "BUILD_BASE" in variables(used[0].value):
         yield finding("dockerfile.build-base", source.at(used[0]))
-
-
-def build_settings(source: DefinitionSource) -> Iterator[Finding]:
-    """Check network.base: a step uses the network without the build settings, if the builder does not mount them."""
-    for stage in source.dockerfile.stages:
-        lineage = source.dockerfile.lineage(stage)
-        if "BASE" not in variables(lineage[0].base):
-            continue
-        for instruction in stage.instructions:
-            is_shell = instruction.name == "RUN" and not instruction.heredoc
-            for command in filter(None, map(fetches, commands(instruction.words()) if is_shell else ())):
-                yield finding("network.base", source.at(instruction), command=command)
-                break
