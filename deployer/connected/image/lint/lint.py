@@ -11,7 +11,7 @@ from deployer.connected.ground.scratch import Scratch
 from deployer.connected.image.builders import choice
 from deployer.connected.image.builders.builder import Builder
 from deployer.connected.image.definition.definition import Definition
-from deployer.connected.image.lint import app, hadolint, layers, network, packages, secrets, stages
+from deployer.connected.image.lint import app, layers, network, packages, secrets, stages
 from deployer.connected.image.lint.app import BuiltImage
 from deployer.connected.image.lint.source import DefinitionSource
 from deployer.connected.image.wheelhouse import wheelhouse
@@ -38,26 +38,19 @@ class Linted(NamedTuple):
     Attributes:
         findings: the findings.
         image: the checked image, empty if it is not built or no engine responds.
-        unchecked: why hadolint's rules were not checked, and the remedy; empty: they were checked.
     """
 
     findings: list[Finding]
     image: str
-    unchecked: str = ""
 
 
 def lint(definition: Definition, accept: Collection[str] = ()) -> Linted:
     """Check a definition with all rules except those in ``accept``."""
     findings = list(before_build(definition))
-    image = unchecked = ""
+    image = ""
     builder: Builder | None = None
     if not definition.needs_engine:  # it has no Dockerfile, and its image is a file
         return Linted([item for item in findings if item.code not in accept], image)
-    if definition.dockerfile_path is not None:
-        try:
-            findings += hadolint.findings(definition.dockerfile_path)
-        except MissingTool as error:  # hadolint is optional, and none of its rules stops a build
-            unchecked = f"{error.message}; {error.hint}"
     with contextlib.suppress(MissingTool), contextlib.closing(engine.connect()) as client:
         builder = choice.choose(client) if definition.dockerfile_path else None
         if engine.has_image(client, definition.tag):
@@ -69,7 +62,7 @@ def lint(definition: Definition, accept: Collection[str] = ()) -> Linted:
                 built = built_image(definition, tree, engine.image_config(client, image))
                 findings += [*app.commands_missing(source, built), *app.imports(source, built)]
     findings += for_builder(definition, builder)
-    return Linted([item for item in findings if item.code not in accept], image, unchecked)
+    return Linted([item for item in findings if item.code not in accept], image)
 
 
 def before_build(definition: Definition) -> Iterator[Finding]:
