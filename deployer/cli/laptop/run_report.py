@@ -44,7 +44,7 @@ def _page(args: argparse.Namespace) -> None:
     """Write the HTML page of jobs."""
     from deployer.connected.ground.reports import job_page
 
-    if args.site or args.csv or args.all_layouts:
+    if args.site or args.csv:
         hint = "fetch the job's folder first: deployer result --site SITE JOB -o DIR"
         raise UsageError("--html reads jobs by path, and prints no table", hint)
     records = []

@@ -29,8 +29,6 @@ def add_options(command: argparse.ArgumentParser, what: str) -> None:
     """Add the report's options for both command lines; ``what`` describes a JOB."""
     common.add(command, "job", "JOB", what, nargs="+")
     common.flag(command, "--csv", "print one CSV table")
-    text = "compute the efficiency against the smallest run of any layout (default: of the same ranks per node and "
-    common.flag(command, "--all-layouts", text + "threads per rank)")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -72,7 +70,7 @@ def show(args: argparse.Namespace, runs: Sequence[Run], left_out: Sequence[Tuple
         hint = "a program writes figures to $DEPLOYER_RESULT, as JSON under `measured`"
         raise JobFailed("none of the jobs has figures to report", hint, without)
     common.warn("left out: " + line for line in without)
-    rows = measured_runs.rows(runs, args.all_layouts)
+    rows = measured_runs.rows(runs)
     if args.json:
         terminal.show_json(measured_runs.record(rows, left_out))
     elif args.csv:

@@ -201,16 +201,11 @@ def of_record(record: Fields) -> Tuple[List[Run], List[Tuple[str, str]]]:
 # ------------------------------------------------------------------------------------------------ computing
 
 
-def rows(runs: Sequence[Run], all_layouts: bool = False) -> List[Row]:
-    """Return the rows in the order of the tables.
-
-    Args:
-        all_layouts: compare each run with the smallest run of any layout, instead of the smallest with the same ranks
-            per node and threads per rank.
-    """
+def rows(runs: Sequence[Run]) -> List[Row]:
+    """Return the rows in the order of the tables."""
 
     def kind(run: Run) -> Tuple[Any, ...]:
-        return (*_same(run), run.native, () if all_layouts else (run.per_node, run.threads))
+        return (*_same(run), run.native, run.per_node, run.threads)
 
     kinds = _grouped(runs, kind)
     natives = _grouped((run for run in runs if run.native), _place)

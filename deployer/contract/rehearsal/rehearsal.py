@@ -162,7 +162,6 @@ class Used(NamedTuple):
         threads: threads that ran at once in a rank.
         temporary: bytes in HOME, TMPDIR and the job's folder.
         files_opened: the number of different files.
-        gpus: the number of GPUs that the job requested.
         node_memory: the peak MiB that a node needed, with the files in its /tmp and /dev/shm, if it has less.
     """
 
@@ -171,7 +170,6 @@ class Used(NamedTuple):
     threads: Optional[int] = None
     temporary: Optional[int] = None
     files_opened: Optional[int] = None
-    gpus: Optional[int] = None
     node_memory: Optional[int] = None
 
 
@@ -850,7 +848,6 @@ def _used(used: Used) -> List[str]:
         ("threads per rank", used.threads, "%d"),
         ("temporary space", used.temporary, "%d bytes"),
         ("files opened", used.files_opened, "%d"),
-        ("GPUs", used.gpus, "%d"),
     )
     known = [f"{name} {form % value}" for name, value, form in texts if value is not None]
     return ["used: " + ", ".join(known)] if known else []

@@ -27,7 +27,6 @@ _NOTHING: Tuple[Any, ...] = (None, "", [], {})
 #: matching row counts. A test changes each field of the schema and requires a row that is correct for plans.
 _MEANINGS = (
     (r"(^|\.)(format|description|notes|source)(\.|$)", NOTE, "documentation only: plans and bundles stay valid"),
-    (r"^retired$", WARNING, "whether the machine still exists: jobs cannot run on one that was switched off"),
     (r"^(extends|facts)(\.|$)", NOTE, "where the profile keeps its facts: their differences are listed too"),
     (r"^name$", WARNING, "plans are found by this name: make new plans"),
     (r"^workspace$", WARNING, "images and jobs go to another folder: make new plans and install there"),

@@ -81,8 +81,6 @@ def test_efficiency_is_that_of_the_smallest_run_of_the_same_layout():
     small, large = run(nodes=1, ranks=1, values=[100.0]), run(nodes=4, ranks=4, values=[31.25])
     other = run(nodes=1, ranks=2, values=[80.0])
     assert [row.efficiency for row in measured_runs.rows([large, other, small])] == [1, pytest.approx(0.8), 1]
-    found = measured_runs.rows([large, other, small], all_layouts=True)
-    assert [row.efficiency for row in found] == [1, pytest.approx(0.8), pytest.approx(0.625)]
 
 
 def test_efficiency_of_rates_and_of_several_smallest_runs():

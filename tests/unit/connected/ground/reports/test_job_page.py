@@ -209,5 +209,4 @@ def test_the_command_draws_a_folder_or_a_file(tmp_path: Path, capsys: pytest.Cap
     assert "Node cn1" in (tmp_path / "j.html").read_text()
     assert main(["report", str(path), "--html", "x.html", "--csv"]) == 2
     assert "deployer result --site SITE JOB -o DIR" in capsys.readouterr().err
-    assert main(["report", str(path), "--html", "x.html", "--all-layouts"]) == 2
     assert main(["report", str(tmp_path / "nope"), "--html", "x.html"]) == 2
