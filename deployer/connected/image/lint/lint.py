@@ -27,7 +27,7 @@ from deployer.contract.rules.findings import Finding, errors
 #: Rules that need no engine.
 _RULES: tuple[Callable[[DefinitionSource], Iterator[Finding]], ...] = (
     stages.frontend, stages.images, stages.user, stages.build_base,
-    packages.unpinned, packages.unhashed, packages.itex, app.relative,
+    packages.unpinned, packages.itex, app.relative,
     network.at_run_time, secrets.in_files, secrets.in_variables,
 )  # fmt: skip
 

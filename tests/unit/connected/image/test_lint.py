@@ -150,9 +150,6 @@ TRIGGERS: list[tuple[str, Files, str]] = [
         "Dockerfile:4",
     ),
     ("itex.none", {"Dockerfile": "RUN pip install tensorflow==2.16.1\n"}, "Dockerfile:4"),
-    ("pins.hash", {"Dockerfile": INSTALL, "r.txt": "a==1 --hash=sha256:00\nb==1 # no hash\n"}, "r.txt:2"),
-    ("pins.hash", {"Dockerfile": INSTALL + " --require-hashes", "r.txt": "\na==1\n"}, "r.txt:2"),
-    ("pins.hash", {"Dockerfile": INSTALL, "r.txt": "-r s.txt\na==1 --hash=sha256:0\n", "s.txt": "b==1"}, "s.txt:1"),
     ("command.relative", {"app/x.py": "", "bundle.yaml": job("python3", "-u", "x.py")}, "job main"),
     ("command.relative", {"app/x.py": "", "bundle.yaml": job("python3", "-m", "mpi4py", "app/x.py")}, "job main"),
     ("command.relative", {"app/c.yaml": "", "bundle.yaml": job("/a", "--config", "c.yaml")}, "job main"),
@@ -181,9 +178,6 @@ def test_an_image_is_named_with_the_defaults_of_its_variables(tmp_path: Path) ->
 
 
 NEAR_MISSES: list[tuple[str, Files]] = [
-    ("pins.hash", {"Dockerfile": INSTALL, "r.txt": "a==1\nb==1\n"}),
-    ("pins.hash", {"Dockerfile": INSTALL, "r.txt": "a==1 --hash=sha256:0\nb @ file:///b.whl#sha256=0\n-e .\n"}),
-    ("pins.hash", {"Dockerfile": "RUN pip install --require-hashes --no-deps ./b.whl\n"}),
     ("command.relative", {"app/x.py": "", "bundle.yaml": job("python3", "/deployer/app/x.py", "--name", "x")}),
     ("command.relative", {"app/x.py": "", "Dockerfile": "WORKDIR /src\n", "bundle.yaml": job("python3", "x.py")}),
     ("command.relative", {"app/x.py": "", "bundle.yaml": job("python3", "-m", "x", "--out=x.txt", "results/x.h5")}),
