@@ -246,8 +246,6 @@ def test_a_job_is_submitted_by_the_process_that_installs(
     assert (last.job, last.pushed) == ("x-1", "sha256:11")
     assert deploy._submission(bundle) == []  # its job may be active
     assert deploy._submission(bundle._replace(digest="sha256:22"))
-    monkeypatch.setattr(deploy, "_submitted", "sha256:22")
-    assert deploy._submission(bundle._replace(digest="sha256:22")) == []
 
 
 class _Slurm:
