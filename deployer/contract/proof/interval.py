@@ -26,4 +26,4 @@ def quantile(free: int) -> float:
     """Return t such that 95 % of the distribution with ``free`` degrees of freedom lies between -t and t."""
     if free <= len(_T):
         return _T[free - 1]
-    return sum(coefficient / free**power for power, coefficient in enumerate(_SERIES))
+    return sum(coefficient / float(free) ** power for power, coefficient in enumerate(_SERIES))
