@@ -314,10 +314,8 @@ def test_lint_counts_what_the_layers_of_a_built_image_waste(
     first = lint(definition)
     said = {item.code: item.message for item in first.findings}
     assert first.image == built.tag
-    assert "3.0 MB" in said["layers.hidden"]
-    assert "/opt/made" in said["layers.hidden"]
     assert "2.0 MB" in said["layers.leftover"]
-    assert {"layers.late-removal", "dockerfile.user"} <= set(said)
+    assert "dockerfile.user" in said
     monkeypatch.setattr(imagelayers, "layer_folders", lambda *_: [])  # an engine whose folders we may not read
     assert lint(definition) == first
     remove(definition)

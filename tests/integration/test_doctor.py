@@ -1,8 +1,6 @@
 """doctor on the lab, from the laptop and on the site; and an image that lost files, which it names and push mends."""
 
 import json
-import re
-import runpy
 from pathlib import Path
 
 from tests.integration.conftest import WORKSPACE, Site
@@ -10,10 +8,9 @@ from tests.integration.conftest import WORKSPACE, Site
 RUNGS = ["kernel", "python", "runtime", "image", "scheduler", "one node", "two nodes", "fabric", "horovod"]
 
 
-def test_a_healthy_site_from_the_laptop(site: Site, tmp_path: Path) -> None:
+def test_a_healthy_site_from_the_laptop(site: Site) -> None:
     before = site.alice(f"ls {WORKSPACE}/jobs 2>/dev/null | sort")
-    report = tmp_path / "report.txt"
-    found = json.loads(site.cli("doctor", *site.options, "hello-mpi", "--json", "--report", report).stdout)
+    found = json.loads(site.cli("doctor", *site.options, "hello-mpi", "--json").stdout)
     assert (found["schema"], found["healthy"], found["exit_code"]) == ("deployer.doctor", True, 0)
     steps = {rung["name"]: rung for rung in found["rungs"]}
     assert list(steps) == RUNGS
@@ -24,14 +21,6 @@ def test_a_healthy_site_from_the_laptop(site: Site, tmp_path: Path) -> None:
     assert steps["fabric"]["saw"].startswith("tcp, as the plan asks")
     assert "; without a container: " in steps["fabric"]["saw"]
     assert site.alice(f"ls {WORKSPACE}/jobs 2>/dev/null | sort") == before  # nothing of jobs that went well is left
-    written = report.read_text()
-    assert not re.search(r"\bcn\d|alice|hello|\blab\b|login\d|\d+\.\d+\.\d+\.\d+|/home/[^f]|" + WORKSPACE, written)
-    assert "2 ranks on host-" in written
-    record = json.loads("{" + written.partition("\n{")[2])
-    assert record["proofs"][-1].startswith("2 of 2 ranks used the site's Intel MPI 2021.15")
-    assert record["plan"]["check"]["verdict"] in ("RUN", "UNKNOWN")
-    assert record["versions"]["batch"].startswith("slurm ")
-    runpy.run_path("scripts/site_row.py")["row"](record)
 
 
 def test_a_job_stops_on_a_network_that_is_slower_than_doctor_measured(site: Site) -> None:

@@ -63,10 +63,8 @@ def _lint(args: argparse.Namespace) -> None:
     definition = load(args.definition)
     linted = lint(definition, args.accept)
     failed = errors(linted.findings)
-    if linted.unchecked:
-        terminal.warn(f"the rules of hadolint were not checked: {linted.unchecked}")
     findings = [item.record() for item in linted.findings]
-    if not common.as_json(args, {"findings": findings, "image": linted.image, "unchecked": linted.unchecked}):
+    if not common.as_json(args, {"findings": findings, "image": linted.image}):
         for item in linted.findings:
             severity = terminal.word(item.severity)
             terminal.show(f"{item.subject}: {severity} {item.code}: {item.message}", f"    {item.remedy}")

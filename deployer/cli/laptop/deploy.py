@@ -11,11 +11,9 @@ from typing import Any
 from deployer.cli.laptop import foresight, settings
 from deployer.cli.laptop.remote import FINDS, see_jobs, site_options, tell_of_job
 from deployer.cli.site import common, jobs
-from deployer.connected.deploy import watch
 from deployer.connected.deploy.deploy import Deploy, Deployed
 from deployer.connected.deploy.packing import DONE, DeployRequest, DeployStage
 from deployer.connected.ground import progress, user_settings
-from deployer.connected.image.definition.definition import load
 from deployer.connected.transfer import following
 from deployer.contract.base.errors import (
     EXIT_DONE,
@@ -24,7 +22,6 @@ from deployer.contract.base.errors import (
     JobFailed,
     SpaceError,
     TransferError,
-    UsageError,
 )
 from deployer.system import terminal
 
@@ -45,7 +42,6 @@ def add_parsers(subparsers: Any) -> None:
     common.add(command, "site", "SITE", settings.SITE, nargs="?")
     common.add(command, "job", "JOB", "a job of the definition (default: its first)", nargs="?")
     ours = command.add_argument_group("the deploy")
-    common.flag(ours, "--watch", "repeat it when a file of the definition changes")
     common.flag(ours, "--dry-run", "print what each stage would do, send no bundle and submit nothing")
     common.flag(ours, "--no-follow", "end after the submission")
     text = "while the job runs, copy its changed files into DIR/JOB, as result --follow does"
@@ -64,39 +60,15 @@ def add_parsers(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Deploy once, or after each change."""
+    """Deploy, and return the exit code."""
     settings.fill(args, how="deployer deploy DEF SITE")
     foresight.read_sweep(args)
-    if not args.watch:
-        return _once(args)[0]
-    if args.json or args.dry_run:
-        raise UsageError(f"--watch cannot be used with {'--json' if args.json else '--dry-run'}: it runs until Ctrl-C")
-    return _watch(args)
+    return _deploy(args)
 
 
-def _watch(args: argparse.Namespace) -> int:
-    submitted = ""
-    definition = load(args.definition)
-    while True:
-        with contextlib.suppress(DeployerError):  # an unreadable definition is reported below, and watched anyway
-            definition = load(args.definition)
-        before = watch.snapshot(definition)
-        try:
-            code, digest = _once(args, submitted)
-            if code == EXIT_INTERRUPTED:
-                return code
-            submitted = digest or submitted
-        except DeployerError as error:
-            terminal.complain(error.lines())
-        terminal.tell(f"watching {definition.folder}; Ctrl-C ends it")
-        first, *others = watch.wait(definition, before)
-        terminal.tell("", f"changed: {first}{f' and {len(others)} more' if others else ''}")
-
-
-def _once(args: argparse.Namespace, submitted: str = "") -> tuple[int, str]:
-    """Deploy, and return the exit code and the digest of the submitted bundle."""
+def _deploy(args: argparse.Namespace) -> int:
     shows = not (args.json or terminal.is_quiet())
-    with Deploy(_request(args), _show if shows else lambda _: None, say, submitted) as deploy:
+    with Deploy(_request(args), _show if shows else lambda _: None, say) as deploy:
         if args.job or not deploy.definition.is_data:  # what the site would refuse, before anything is built or sent
             foresight.of_deploy(args, deploy.profile, deploy.definition.name, deploy.definition.own_jobs)
         try:
@@ -105,7 +77,7 @@ def _once(args: argparse.Namespace, submitted: str = "") -> tuple[int, str]:
             if not deploy.submitting:
                 raise
             tell_of_job(args, also=FINDS if deploy.finds_job else "")
-            return EXIT_INTERRUPTED, ""
+            return EXIT_INTERRUPTED
         except (JobFailed, SpaceError, TransferError) as error:  # local errors; the site's have other classes
             if deploy.submitting:
                 error.message += "; the job may have been submitted"
@@ -130,7 +102,7 @@ def _once(args: argparse.Namespace, submitted: str = "") -> tuple[int, str]:
             stages = [stage.record() for stage in deploy.stages]
             status = deploy.remote.site(["status", last]).record if done.job else None
             terminal.show_json({**done.record(), "stages": stages, "status": status})
-    return code, done.digest if done.job else ""
+    return code
 
 
 def _request(args: argparse.Namespace) -> DeployRequest:

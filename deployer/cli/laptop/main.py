@@ -74,7 +74,7 @@ GROUPS = {
     ),
     "this machine": (
         Command("report", "laptop.run_report", "compare the results of several jobs: speed and efficiency",
-                "--site lab 4711 4712 --plot speed.svg"),
+                "--site lab 4711 4712"),
         Command("cache", "laptop.cache", "show and prune deployer's caches", "list"),
         Command("config", "laptop.settings", "show the settings that are in effect, and where they come from"),
     ),

@@ -31,8 +31,7 @@ def add_parsers(subparsers: Any) -> None:
     """Register ``profile`` and its verbs."""
     command = subparsers.add_parser("profile")
     verbs = command.add_subparsers(dest="verb", metavar="VERB", required=True)
-    verb = common.add_command(verbs, "list", _list, "list the profiles that you can select by name")
-    common.flag(verb, "--all", "also list machines that were switched off")
+    common.add_command(verbs, "list", _list, "list the profiles that you can select by name")
     text = "show a profile with the profiles that it extends, and the source of each value"
     verb = common.add_command(verbs, "show", _show, text)
     common.add(verb, "site", "SITE", f"{_SITE}, or ssh:HOST for what was fetched from there")
@@ -77,8 +76,7 @@ def _list(args: argparse.Namespace) -> None:
             continue
         if resolved.paths[0] not in [row.paths[0] for row in rows.values()]:
             rows[site] = resolved
-    gone = [site for site, row in rows.items() if row.profile.retired and not args.all]
-    shown = [(site, row.paths[0], row.profile) for site, row in rows.items() if site not in gone]
+    shown = [(site, row.paths[0], row.profile) for site, row in rows.items()]
     about = {
         site: {**summary(profile, today)._asdict(), "description": profile.description, "file": str(path)}
         for site, path, profile in shown
@@ -91,11 +89,8 @@ def _list(args: argparse.Namespace) -> None:
     cells = []
     for site, path, profile in shown:
         where = "" if search.is_curated(path) else f"{path}: "
-        retired = f"switched off ({profile.retired}). " if profile.retired else ""
-        cells.append([site, f"{retired}{summary(profile, today)}. {where}{profile.description}"])
+        cells.append([site, f"{summary(profile, today)}. {where}{profile.description}"])
     terminal.show(*common.table(("SITE", "FACTS AND DESCRIPTION"), cells))
-    if gone:
-        terminal.show(*common.wrapped(f"switched off, with --all: {', '.join(gone)}", "", "  "))
 
 
 def _show(args: argparse.Namespace) -> None:
@@ -127,8 +122,6 @@ def _show(args: argparse.Namespace) -> None:
         days = "not known" if age.days is None else counted(age.days, "day")
         source = f"{age.source.kind}, {age.source.where}, {age.source.date or 'no date'}"
         terminal.show(*common.wrapped(f"age of {age.group}: {days} ({source})", "", "  "))
-    if profile.retired:
-        terminal.show(f"this machine was switched off: {profile.retired}")
     lacking = only_captured(profile)
     if lacking:
         terminal.show(*common.wrapped("only a capture can tell: " + ", ".join(lacking), "", "  "))

@@ -6,23 +6,21 @@ connecting. The arguments are passed on unchanged.
 
 import argparse
 import contextlib
-import functools
 import importlib
-import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deployer.cli.laptop import settings
-from deployer.cli.site import common, doctor
+from deployer.cli.site import common
 from deployer.connected.ground import user_settings
 from deployer.contract.base.errors import EXIT_INTERRUPTED, DeployerError, Refused
 from deployer.contract.base.shell import quoted
 from deployer.contract.base.text import is_label
-from deployer.system import files, terminal
+from deployer.system import terminal
 
 if TYPE_CHECKING:
-    from deployer.connected.transfer.remote import Attended, Remote
+    from deployer.connected.transfer.remote import Remote
 
 #: The commands that run on the site, and the modules of ``cli.site`` with their parsers, which are slow to import.
 _COMMANDS = {
@@ -31,8 +29,6 @@ _COMMANDS = {
 }  # fmt: skip
 #: Options of `run` that do not change the job.
 _OF_THIS_SIDE = ("--wait", "--json", "-q", "--quiet")
-#: The size limit of a doctor report in bytes.
-_MAX_REPORT = 1024 * 1024
 #: The start of a hint after an unanswered submission.
 FINDS = "the same command again follows it if there is one; "
 
@@ -74,7 +70,6 @@ def _forward(args: argparse.Namespace) -> int:
     ours.add_argument("--sweep")
     behind = args.words[args.words.index(args.command) + 1 :]
     words = [args.command, *map(str, ours.parse_known_args(behind)[1])]  # without the laptop's options
-    report = args.command == "doctor" and doctor.new_file(args)
     if terminal.is_quiet() and not {"-q", "--quiet"} & {*words}:
         words.insert(1, "--quiet")  # it was given before the command
     if hasattr(args, "plan") and not args.plan:
@@ -94,21 +89,7 @@ def _forward(args: argparse.Namespace) -> int:
         if args.command == "shell":
             return remote.on_terminal([*words, "--in-job"])
         # doctor checks what a job would find, and jobs start as after a login.
-        attach = functools.partial(remote.attach, caller=site_options(args), login=args.command == "doctor")
-        return (_with_report(args, remote, words, attach) if report else attach(words)).status
-
-
-def _with_report(
-    args: argparse.Namespace, remote: "Remote", words: list[str], attach: "Callable[[list[str]], Attended]"
-) -> "Attended":
-    """Run doctor and fetch its report, even if something is broken on the site."""
-    name = f"incoming/report-{secrets.token_hex(8)}"
-    done = attach([*words, "--report", f"{remote.workspace}/{name}"])
-    if remote.has(remote.workspace, name):
-        files.write_text(args.report, remote.fetch(f"{remote.workspace}/{name}", _MAX_REPORT).decode())
-        remote.remove([name])
-        doctor.announce(args.report)
-    return done
+        return remote.attach(words, site_options(args), login=args.command == "doctor").status
 
 
 def _submit(args: argparse.Namespace, remote: "Remote", site: str, words: Sequence[str]) -> int:

@@ -1,4 +1,4 @@
-"""deployer report: the measured figures of several jobs as one table, or as a plot."""
+"""deployer report: the measured figures of several jobs as one table, or as a page."""
 
 import argparse
 from pathlib import Path
@@ -7,8 +7,6 @@ from typing import Any
 from deployer.cli.laptop import settings
 from deployer.cli.laptop.remote import add_site
 from deployer.cli.site import common, run_table
-from deployer.connected.ground.reports import plot, published_runs
-from deployer.contract.base import json_records
 from deployer.contract.base.errors import TransferError, UsageError
 from deployer.contract.base.json_records import Fields
 from deployer.contract.proof import measured_runs
@@ -21,42 +19,32 @@ from deployer.system import files
 def add_parsers(subparsers: Any) -> None:
     """Register the command."""
     command = common.add_command(subparsers, "report", run)
-    what = "the path of a result.json, of a job's folder, or of an earlier report --json; with --site a job there"
+    what = "the path of a result.json or of a job's folder; with --site a job there"
     run_table.add_options(command, what)
-    names = published_runs.NAMES
-    text = f"show a published table as well: {', '.join(names)}"
-    common.repeated(command, "--beside", "TABLE", text, choices=names)
-    common.add(command, "--plot", "FILE", "also draw it: FILE.png or FILE.svg", type=Path)
     text = "write one page of all the jobs instead: ranks on nodes and CPUs, MPI, steps in time, curves; "
     common.add(command, "--html", "FILE", text + "a JOB is a path", type=Path)
     add_site(command.add_argument_group("the site"), here="files of this machine")
 
 
 def run(args: argparse.Namespace) -> None:
-    """Print the report and draw its plot."""
+    """Print the report, or write its page."""
     if args.html:
         _page(args)
         return
-    if args.plot:
-        plot.check(args.plot)
     answer = _there(args) if args.site else None
     tasks = answer.record.get("tasks") if answer else reports.of_group(args.job, None)
     if tasks:
         run_table.show_tasks(args, tasks)
         return
-    collected = Collected(*measured_runs.of_record(answer)) if answer else _here(args.job)
-    rows = run_table.show(args, collected.runs, collected.left_out, published_runs.published(args.beside))
-    if args.plot:
-        plot.draw(args.plot, rows)
+    collected = Collected(*measured_runs.of_record(answer)) if answer else reports.collect(args.job, None)
+    run_table.show(args, collected.runs, collected.left_out)
 
 
 def _page(args: argparse.Namespace) -> None:
     """Write the HTML page of jobs."""
     from deployer.connected.ground.reports import job_page
 
-    if args.beside or args.all_layouts:
-        raise UsageError("--beside and --all-layouts cannot be used with --html", "leave them out, or --html")
-    if args.site or args.csv or args.plot:
+    if args.site or args.csv:
         hint = "fetch the job's folder first: deployer result --site SITE JOB -o DIR"
         raise UsageError("--html reads jobs by path, and prints no table", hint)
     records = []
@@ -79,25 +67,3 @@ def _there(args: argparse.Namespace) -> Fields:
         remote.prepare()
         answer = remote.site(["report", *args.job])
     return Fields(answer.record, answer.what, TransferError, own=True)
-
-
-def _here(paths: list[str]) -> Collected:
-    """Return the figures in local files. From an earlier report, only your own jobs are used."""
-    whole = Collected([], [])
-    for path in dict.fromkeys(paths):
-        if files.is_file(path) and _is_report(path):
-            data = files.read_bytes(path)
-            collected = Collected(
-                *measured_runs.of_record(json_records.loads(data, measured_runs.SCHEMA, path, own=True))
-            )
-        else:
-            collected = reports.collect([path], None)
-        whole.runs.extend(run for run in collected.runs if run.published is None)
-        whole.left_out.extend(collected.left_out)
-    return whole
-
-
-def _is_report(path: str) -> bool:
-    """Return whether a file is a report. Reports that we write identify themselves in the first field."""
-    with files.open_regular(path) as stream:
-        return f'"deployer.{measured_runs.SCHEMA}"'.encode() in stream.read(100)

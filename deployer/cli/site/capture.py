@@ -6,10 +6,8 @@ import time
 from typing import Any, Dict, Tuple
 
 from deployer.cli.site import common
-from deployer.contract.base.errors import Refused, UsageError
+from deployer.contract.base.errors import UsageError
 from deployer.contract.base.text import counted
-from deployer.contract.rules import drift
-from deployer.contract.rules.findings import ERROR
 from deployer.site.capture import capture_files, ports
 from deployer.site.capture.capture import CaptureRequest, capture
 from deployer.site.container.runtimes import trial_words
@@ -41,8 +39,6 @@ def add_parsers(subparsers: Any) -> None:
     command.add_argument("--name", help="the site's name (default: the cluster's)")
     text = "merge captures of login and compute nodes instead of capturing; later files override earlier ones"
     common.add(command, "--merge", "FILE.json", text, nargs="+")
-    text = "print what has changed since this profile was captured, and what each change means"
-    common.add(command, "--compare", "PROFILE.json", text)
     common.flag(command, "--redact", "replace hosts, users and addresses by placeholders")
     common.repeated(command, "--hide", "TEXT", "also replace this path or name by a placeholder; may be repeated")
 
@@ -54,7 +50,6 @@ def _capture(args: argparse.Namespace) -> None:
     if args.partitions:
         _survey(args)
         return
-    before = capture_files.read(args.compare).whole() if args.compare else None  # its errors are reported first
     if args.merge:
         captured = capture_files.merge([capture_files.read(path) for path in args.merge])
     else:
@@ -62,9 +57,6 @@ def _capture(args: argparse.Namespace) -> None:
         captured = capture(request, SCHEDULERS.values())
         if args.listen:
             ports.listen(args.listen)
-    if before is not None:
-        _compare(args, before, captured.whole())
-        return
     if args.redact or args.hide:
         captured = captured.redacted(args.hide)
     if not args.output:
@@ -82,7 +74,7 @@ def _capture(args: argparse.Namespace) -> None:
 
 
 def _survey(args: argparse.Namespace) -> None:
-    used = [name for name in ("node", "partition", "merge", "compare") if getattr(args, name)]
+    used = [name for name in ("node", "partition", "merge") if getattr(args, name)]
     if used or not args.output:
         problem = f"--{used[0]} cannot be used" if used else "-o FILE.json is required"
         raise UsageError(f"{problem} with --partitions", "see: deployer.pyz capture --help")
@@ -139,18 +131,3 @@ def _show_jobs(args: argparse.Namespace, request: Any) -> None:
         terminal.show(f"# one node of the partition {name}:")
         terminal.show_text(text)
     terminal.show(f"would submit {counted(len(scripts), 'job')}; nothing was submitted")
-
-
-def _compare(args: argparse.Namespace, before: Any, now: Any) -> None:
-    changes = drift.compare(drift.resolved(before), drift.resolved(now))
-    if not common.as_json(args, {"drift": [change.record() for change in changes]}):
-        for change in changes:
-            terminal.show(str(change))
-            if change.kind != drift.NEW:
-                terminal.show(f"         {change.meaning}")
-    grave = [change for change in changes if change.severity == ERROR]
-    if grave:
-        hint = "capture the site again, check bundles against it and make new plans"
-        raise Refused(f"{len(grave)} facts in {args.compare} have changed", hint)
-    if not args.json and not changes:
-        terminal.show("nothing has changed")

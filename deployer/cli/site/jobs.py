@@ -54,12 +54,7 @@ def add_parsers(subparsers: Any) -> None:
     parser.set_defaults(after_dashes="arguments of the job's command")
 
     parser = _add_starting(subparsers, "exec", _exec)
-    text = "run it without a network if this user may do that, and report on standard output what it reached for; "
-    common.flag(parser, "--rehearse", text + "its own output goes to standard error")
-    common.flag(parser, "--json", "with --rehearse: print one JSON object")
-    common.repeated(parser, "--accept", "CODE", "with --rehearse: treat this rule as a warning; may be repeated")
-    parser.epilog = "Words after -- are the command: exec NAME -- COMMAND [ARG...]. Exit: the command's own; with "
-    parser.epilog += "--rehearse 0 for RUN and WARN, 3 for REFUSE"
+    parser.epilog = "Words after -- are the command: exec NAME -- COMMAND [ARG...]. Exit: the command's own"
     parser.set_defaults(after_dashes="the command and its arguments")
     parser = _add_starting(subparsers, "shell", _shell)
     common.flag(parser, "--in-job", "start it on a node, in a job of its own that ends with it")
@@ -289,10 +284,6 @@ def _suggest_result(args: argparse.Namespace, folder: str) -> None:
 def _exec(args: argparse.Namespace) -> int:
     from deployer.site.run import exec as execs
 
-    if args.rehearse:
-        return _rehearse(args)
-    if args.json or args.accept:
-        raise UsageError("exec has --json and --accept only with --rehearse", "exec --rehearse --json NAME -- COMMAND")
     return execs.execute(locate(args.root), _exec_request(args), args.rest)
 
 
@@ -305,15 +296,6 @@ def _where(args: argparse.Namespace) -> None:
     )
     if not common.as_json(args, place.record()):
         terminal.show(f"image    {quoted([place.image])}", f"options  {quoted(place.options)}")
-
-
-def _rehearse(args: argparse.Namespace) -> int:
-    from deployer.site.run import rehearse
-
-    done = rehearse.rehearse(locate(args.root), _exec_request(args), args.rest, tuple(args.accept))
-    if not common.as_json(args, done.record(), indent=2):
-        common.show_rehearsal(done)
-    return done.exit_code
 
 
 def _shell(args: argparse.Namespace) -> None:

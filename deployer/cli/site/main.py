@@ -55,8 +55,7 @@ PATHS = (
     ("to run a bundle that arrived as a file",
      ("verify trained.tar", "install trained.tar", "run trained --nodes 2 --wait", "explain CODE")),
     ("to run one that arrived in parts", ("receive /media/usb/trained", "run trained --nodes 2 --wait")),
-    ("as the site's admin, to describe the site and to see what has changed",
-     ("capture --partitions all -o site.json", "capture --compare site.json", "doctor trained")),
+    ("as the site's admin, to describe the site", ("capture --partitions all -o site.json", "doctor trained")),
 )  # fmt: skip
 
 #: Commands that job.sh calls on every node; people do not call them.

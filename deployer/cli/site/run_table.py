@@ -11,7 +11,7 @@ from deployer.contract.base.json_records import Record
 from deployer.contract.base.text import printable
 from deployer.contract.bundle.sweep import shown
 from deployer.contract.proof import measured_runs
-from deployer.contract.proof.measured_runs import Row, Run
+from deployer.contract.proof.measured_runs import Run
 from deployer.site.storage.store import locate
 from deployer.system import terminal
 
@@ -29,8 +29,6 @@ def add_options(command: argparse.ArgumentParser, what: str) -> None:
     """Add the report's options for both command lines; ``what`` describes a JOB."""
     common.add(command, "job", "JOB", what, nargs="+")
     common.flag(command, "--csv", "print one CSV table")
-    text = "compute the efficiency against the smallest run of any layout (default: of the same ranks per node and "
-    common.flag(command, "--all-layouts", text + "threads per rank)")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -65,20 +63,17 @@ def show_tasks(args: argparse.Namespace, tasks: Optional[Sequence[Record]]) -> N
         terminal.show(*common.table(head, rows, ("task", "exit_code", "seconds")))
 
 
-def show(
-    args: argparse.Namespace, runs: Sequence[Run], left_out: Sequence[Tuple[str, str]], beside: Sequence[Run] = ()
-) -> Sequence[Row]:
-    """Print the report in the requested form, and return its rows. Raises JobFailed if there are no runs."""
+def show(args: argparse.Namespace, runs: Sequence[Run], left_out: Sequence[Tuple[str, str]]) -> None:
+    """Print the report in the requested form. Raises JobFailed if there are no runs."""
     without = ["{}: {}".format(*item) for item in left_out]
     if not runs:
         hint = "a program writes figures to $DEPLOYER_RESULT, as JSON under `measured`"
         raise JobFailed("none of the jobs has figures to report", hint, without)
     common.warn("left out: " + line for line in without)
-    rows = measured_runs.rows([*runs, *beside], args.all_layouts)
+    rows = measured_runs.rows(runs)
     if args.json:
         terminal.show_json(measured_runs.record(rows, left_out))
     elif args.csv:
         terminal.show_text(measured_runs.csv_text(rows))
     else:
         terminal.show(*measured_runs.lines(rows, common.table))
-    return rows

@@ -74,26 +74,16 @@ class Deployed(NamedTuple):
 class Deploy(Packing):
     """One deploy, over one connection that lasts until the block ends.
 
-    Args:
-        submitted: the digest of a bundle not to submit again, for ``--watch``.
-
     Attributes:
         profile: the site's profile.
         remote: the connection, opened by the first stage that needs it.
         submitting: the site can submit the job without further data from here, and has not reported one.
     """
 
-    def __init__(
-        self,
-        request: DeployRequest,
-        show: Callable[[DeployStage], None],
-        say: Callable[[str], None],
-        submitted: str = "",
-    ) -> None:
+    def __init__(self, request: DeployRequest, show: Callable[[DeployStage], None], say: Callable[[str], None]) -> None:
         definition = load(request.definition)
         self.profile = profile_of(request.site, request.ssh_config).selected([], request.mpi, request.launch)
         super().__init__(definition, self.profile, request, show, say)
-        self._submitted = submitted
         self._began = time.monotonic()
         self._cleanup = ExitStack()
         self._connection: Future[Remote] | None = None
@@ -317,9 +307,6 @@ class Deploy(Packing):
         if request.dry_run:
             end(packing.WOULD, " ".join(["submit", self._label, *self._words()]))
             return done
-        if packed.digest == self._submitted:
-            end(packing.UNCHANGED, "the bundle is the same as before: not submitted again")
-            return done
         last = last_deploy.recorded(packed.path)
         if last.job and list(last.words) == self._signature(packed):
             status = self._active(last.job)
@@ -402,7 +389,7 @@ class Deploy(Packing):
         """Return the command that submits the job; empty if it is not submitted, or might not be."""
         last = last_deploy.recorded(packed.path)
         again = last.job and list(last.words) == self._signature(packed)
-        if self.definition.is_data or self._request.dry_run or packed.digest == self._submitted or again:
+        if self.definition.is_data or self._request.dry_run or again:
             return []
         rest = ["--", *self._request.rest] if self._request.rest else []
         return [*self._run_command(packed), "--just-checked", "--json", *rest]

@@ -291,7 +291,6 @@ class Profile(Machine):
         name: the site's name: ``my-site``.
         extends: another profile with the facts that this one lacks, a curated one (``lab``) or a file (``./x.json``).
         description: one line of text: ``GPU cluster of the physics department``.
-        retired: when the machine was switched off: ``"2021"``. `profile list` then shows it only with ``--all``.
         source: where these facts come from.
         facts: the file of facts.
         notes: facts that capture could not find, with the reasons; capture writes them.
@@ -317,9 +316,6 @@ class Profile(Machine):
     name: forms.SiteName
     extends: str | None = None
     description: str = ""
-    retired: Annotated[str, form(r"^(before )?\d{4}(-\d\d){0,2}$", 'a year or a day: "2021", "before 2026"')] | None = (
-        None
-    )
     source: FactSource
     facts: FactsFile | None = None
     notes: list[str] = []

@@ -18,11 +18,9 @@ TOPICS = {
     "job": "a job on the site (run, status, result.json)",
     "exit codes": "of each command",
 }
-#: The codes of hadolint's rules, which share one page.
-_HADOLINT = re.compile(r"(DL|SC)\d{4}")
 
 _HEADING = re.compile(r"#{1,6} (.*)")
-_CODE = re.compile(r"(\d+|hadolint|[a-z]+\.[a-z][a-z-]*)(?:: (.*))?")
+_CODE = re.compile(r"(\d+|[a-z]+\.[a-z][a-z-]*)(?:: (.*))?")
 #: Matches a possible finding code in a text.
 _IN_TEXT = re.compile(r"\b[a-z]+\.[a-z][a-z-]*\b")
 _SEVERITY = re.compile(r"(A )?(error|warning|note)(, of a built image)?[.:] ", re.I)
@@ -103,8 +101,7 @@ def pages(documents: Mapping[str, str]) -> List[Page]:
 
 def find(found: Sequence[Page], code: str) -> List[Page]:
     """Return the pages for a code, which several topics may have."""
-    wanted = "hadolint" if _HADOLINT.match(code) else code
-    return [page for page in found if page.code == wanted]
+    return [page for page in found if page.code == code]
 
 
 def mentioned(found: Sequence[Page], text: str) -> str:

@@ -37,7 +37,7 @@ _HINT = "a program writes figures to $DEPLOYER_RESULT, as JSON under `measured`"
 
 
 class Run(NamedTuple):
-    """A measured job, or a row of a published table.
+    """A measured job.
 
     Attributes:
         job: its name.
@@ -50,7 +50,6 @@ class Run(NamedTuple):
         ranks: number of ranks, or of training processes if torchrun starts several per rank.
         threads: threads per rank; None: unknown.
         values: one figure per epoch or iteration.
-        published: the printed efficiency of a published row; None: your own job.
     """
 
     job: str
@@ -63,7 +62,6 @@ class Run(NamedTuple):
     ranks: int
     threads: Optional[int]
     values: Sequence[float]
-    published: Optional[float] = None
 
     @property
     def mean(self) -> float:
@@ -84,11 +82,6 @@ class Run(NamedTuple):
     def native(self) -> bool:
         """Whether it ran without a container."""
         return self.runtime == NATIVE
-
-    @property
-    def table(self) -> Optional[str]:
-        """The published table to which it belongs; None: your own job."""
-        return self.job if self.published is not None else None
 
     @property
     def per_node(self) -> float:
@@ -201,25 +194,18 @@ def of_record(record: Fields) -> Tuple[List[Run], List[Tuple[str, str]]]:
         unit = item.text("unit")
         if unit not in UNITS or not all(1 <= item.number(name) <= _MOST for name in ("nodes", "ranks")):
             raise UsageError(f"{item.what} is not a run: its unit is {unit!r}", "write it with report --json")
-        published = item.record.get("published")
-        published = None if published is None else _positive(item.what, "published", published)
-        runs.append(records.read(Run, item, values=_numbers(item, "values"), published=published))
+        runs.append(records.read(Run, item, values=_numbers(item, "values")))
     return runs, [(item.text("job"), item.text("reason")) for item in record.items("left_out")]
 
 
 # ------------------------------------------------------------------------------------------------ computing
 
 
-def rows(runs: Sequence[Run], all_layouts: bool = False) -> List[Row]:
-    """Return the rows in the order of the tables.
-
-    Args:
-        all_layouts: compare each run with the smallest run of any layout, instead of the smallest with the same ranks
-            per node and threads per rank.
-    """
+def rows(runs: Sequence[Run]) -> List[Row]:
+    """Return the rows in the order of the tables."""
 
     def kind(run: Run) -> Tuple[Any, ...]:
-        return (*_same(run), run.native, () if all_layouts else (run.per_node, run.threads), run.table)
+        return (*_same(run), run.native, run.per_node, run.threads)
 
     kinds = _grouped(runs, kind)
     natives = _grouped((run for run in runs if run.native), _place)
@@ -228,9 +214,9 @@ def rows(runs: Sequence[Run], all_layouts: bool = False) -> List[Row]:
         smallest = min(other.ranks for other in kinds[kind(run)])
         base = [other for other in kinds[kind(run)] if other.ranks == smallest]
         efficiency = run.speed / run.ranks / interval.mean([other.speed / other.ranks for other in base])
-        without = [] if run.native or run.table is not None else natives.get(_place(run), [])
+        without = [] if run.native else natives.get(_place(run), [])
         of_native = run.speed / interval.mean([other.speed for other in without]) if without else None
-        in_order.append(Row(run, efficiency if run.published is None else run.published, of_native, base))
+        in_order.append(Row(run, efficiency, of_native, base))
     return in_order
 
 
@@ -242,15 +228,7 @@ def _grouped(items: Iterable[_T], key: Callable[[_T], Any]) -> Dict[Any, List[_T
 
 
 def _same(run: Run) -> Tuple[Any, ...]:
-    return run.workload, run.unit, run.table is None, run.site, run.settings if run.table is None else ""
-
-
-def series(run: Run) -> str:
-    """Return the name of the plot line to which a run belongs."""
-    if run.table is not None:
-        return run.table
-    layout = "{:.4g} x {}".format(run.per_node, "-" if run.threads is None else run.threads)
-    return ", ".join(filter(None, (run.site, run.runtime, layout, run.settings)))
+    return run.workload, run.unit, run.site, run.settings
 
 
 def _place(run: Run) -> Tuple[Any, ...]:
@@ -258,9 +236,8 @@ def _place(run: Run) -> Tuple[Any, ...]:
 
 
 def _order(run: Run) -> Tuple[Any, ...]:
-    """Tables by workload, your own jobs before published rows, layouts apart, and the fewest nodes first."""
-    published = (run.table is not None, run.site, run.table or "")
-    return (run.workload, run.unit, *published, run.settings, (run.per_node, run.threads or 0), run.nodes, run.job)
+    """Tables by workload, layouts apart, and the fewest nodes first."""
+    return (*_same(run), (run.per_node, run.threads or 0), run.nodes, run.job)
 
 
 # ------------------------------------------------------------------------------------------------ writing
@@ -270,7 +247,7 @@ _HEAD = ("NODES", "RANKS", "THREADS", "RUNTIME", "%s", "+-", "EFFICIENCY", "/NAT
 _RIGHT = frozenset((*_HEAD[:3], *_HEAD[5:8], *UNITS))
 _COLUMNS = (
     *("job", "workload", "settings", "unit", "site", "runtime", "nodes", "ranks", "threads", "samples", "mean"),
-    *("interval_95", "spread_1_96_sd", "efficiency", "container_to_native", "published"),
+    *("interval_95", "efficiency", "container_to_native"),
 )
 
 #: The characters with which a formula begins in a spreadsheet.
@@ -302,7 +279,7 @@ def _cells(row: Row) -> List[str]:
         "-" if half is None else _figure(half, run.mean),
         "%.1f %%" % (100 * row.efficiency),
         "-" if row.of_native is None else f"{row.of_native:.3f}",
-        ("" if run.table is None else "published, ") + run.job + (f" ({run.settings})" if run.settings else ""),
+        run.job + (f" ({run.settings})" if run.settings else ""),
     ]
 
 
@@ -317,8 +294,7 @@ def csv_text(found: Sequence[Row]) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(_COLUMNS)
     for row in found:
-        published = "no" if row.run.table is None else "yes"
-        known = {**row.run._asdict(), **_computed(row), "published": published}
+        known = {**row.run._asdict(), **_computed(row)}
         writer.writerow([_cell(known[name]) for name in _COLUMNS])
     return "".join(text)
 
@@ -352,7 +328,6 @@ def _computed(row: Row) -> Dict[str, Any]:
         "samples": len(values),
         "mean": row.run.mean,
         "interval_95": interval.half_width(values),
-        "spread_1_96_sd": interval.spread(values) if len(values) > 1 else None,
         "efficiency": row.efficiency,
         "container_to_native": row.of_native,
     }

@@ -158,22 +158,18 @@ class Used(NamedTuple):
 
     Attributes:
         seconds_to_first_step: from the start of the payload.
-        seconds_per_step: the median.
         peak_memory: MiB of the largest rank.
         threads: threads that ran at once in a rank.
         temporary: bytes in HOME, TMPDIR and the job's folder.
         files_opened: the number of different files.
-        gpus: the number of GPUs that the job requested.
         node_memory: the peak MiB that a node needed, with the files in its /tmp and /dev/shm, if it has less.
     """
 
     seconds_to_first_step: Optional[float] = None
-    seconds_per_step: Optional[float] = None
     peak_memory: Optional[int] = None
     threads: Optional[int] = None
     temporary: Optional[int] = None
     files_opened: Optional[int] = None
-    gpus: Optional[int] = None
     node_memory: Optional[int] = None
 
 
@@ -848,12 +844,10 @@ def _used(used: Used) -> List[str]:
     """Return the job's resource usage for people, without unknown values."""
     texts = (
         ("first step after", used.seconds_to_first_step, "%.1f s"),
-        ("per step", used.seconds_per_step, "%.3g s"),
         ("peak memory per rank", used.peak_memory, "%d MiB"),
         ("threads per rank", used.threads, "%d"),
         ("temporary space", used.temporary, "%d bytes"),
         ("files opened", used.files_opened, "%d"),
-        ("GPUs", used.gpus, "%d"),
     )
     known = [f"{name} {form % value}" for name, value, form in texts if value is not None]
     return ["used: " + ", ".join(known)] if known else []

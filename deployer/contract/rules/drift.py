@@ -1,7 +1,6 @@
-"""Drift: the differences between two site profiles, or a profile and a newer capture, and what each one means.
+"""Drift: the differences between two site profiles, and what each one means.
 
-Both are JSON objects of a profile, with all values in each partition (see ``resolved``). ``compare`` considers only
-facts, and a fact that is unknown on one side is not drift. ``between`` compares every field of two profiles.
+Both are JSON objects of a profile, with all values in each partition (see ``resolved``).
 """
 
 import re
@@ -17,25 +16,17 @@ SHARED = (
     "architecture", "os", "kernel", "page_size", "glibc", "libzstd", "pythons", "user_namespaces", "fuse", "runtimes",
     "launchers", "fabric", "network", "devices", "driver", "filesystems", "files", "links",
 )  # fmt: skip
-#: Fields that are decisions or name the source of facts. They are not facts of the site.
-_NO_FACTS = (
-    "format", "name", "extends", "description", "retired", "source", "facts", "notes", "host", "python", "policy",
-    "workspace",
-)  # fmt: skip
 #: Objects whose keys are names of things: if a key is missing, the thing is gone.
 _THINGS = ("mpi", "partitions", "runtimes", "filesystems", "pythons", "libraries", "files", "links", "environment")
 #: Replaces the name of a thing in the path of a field.
 _ANY = "*"
 #: Values that mean "not specified" in a profile.
 _NOTHING: Tuple[Any, ...] = (None, "", [], {})
-#: Sizes of file systems always vary a little.
-_TOLERANCE = 0.1
 
 #: For each field of a profile, without the names of things: the severity of a change, and its meaning. The first
 #: matching row counts. A test changes each field of the schema and requires a row that is correct for plans.
 _MEANINGS = (
     (r"(^|\.)(format|description|notes|source)(\.|$)", NOTE, "documentation only: plans and bundles stay valid"),
-    (r"^retired$", WARNING, "whether the machine still exists: jobs cannot run on one that was switched off"),
     (r"^(extends|facts)(\.|$)", NOTE, "where the profile keeps its facts: their differences are listed too"),
     (r"^name$", WARNING, "plans are found by this name: make new plans"),
     (r"^workspace$", WARNING, "images and jobs go to another folder: make new plans and install there"),
@@ -142,18 +133,6 @@ class _Path(NamedTuple):
         return _Path(".".join(filter(None, (self.place, key))), ".".join(filter(None, (self.field, name))))
 
 
-def compare(before: Record, after: Record) -> List[Drift]:
-    """Return how the captured facts ``after`` differ from those of ``before``, the most severe first."""
-    whole = "scheduler" in after  # the capture of one node has only one partition
-    drifts = []
-    for path, kind, was, now in _differences(before, after, _Path()):
-        if kind == NEW:
-            drifts.append(Drift(path.place, kind, was, now, NOTE, "the profile does not list it"))
-        elif whole or not (kind == GONE and path.field == "partitions.*"):
-            drifts.append(Drift(path.place, kind, was, now, *_meaning(path.field)))
-    return _sorted(drifts)
-
-
 def between(before: Record, after: Record) -> List[Drift]:
     """Return every difference between two profiles, the most severe first, unknown and missing fields included."""
     drifts = []
@@ -182,24 +161,6 @@ def _meaning(field: str) -> Tuple[str, str]:
 _Difference = Tuple[_Path, str, Any, Any]
 
 
-def _differences(before: Record, after: Record, above: _Path) -> Iterator[_Difference]:
-    things = above.holds_things
-    for key in sorted(set(before) | set(after)):
-        if key in _NO_FACTS and not things:
-            continue
-        path = above.below(key)
-        was, now = before.get(key), after.get(key)
-        if isinstance(was, dict) and isinstance(now, dict) and "dynamic" not in was:
-            yield from _differences(was, now, path)
-        elif key not in before or key not in after:
-            if things:
-                yield path, NEW if key in after else GONE, was, now
-        elif isinstance(was, list) and isinstance(now, list):
-            yield from _of_lists(path, was, now)
-        elif not _same(path.field, was, now):
-            yield path, CHANGED, was, now
-
-
 def _all_differences(before: Record, after: Record, above: _Path) -> Iterator[_Difference]:
     for key in sorted(set(before) | set(after)):
         path = above.below(key)
@@ -224,17 +185,6 @@ def _of_lists(path: _Path, was: List[Any], now: List[Any]) -> Iterator[_Differen
         yield path, GONE, gone, None
     if new:
         yield path, NEW, None, new
-
-
-def _same(field: str, was: Any, now: Any) -> bool:
-    if was == now:
-        return True
-    if isinstance(was, str) and isinstance(now, str):  # "2021.15" and "2021.15.0": one is more precise
-        short, long = sorted((was, now), key=len)
-        return bool(short) and re.match(r"^\d", short) is not None and long.startswith(short + ".")
-    if isinstance(was, int) and isinstance(now, int) and re.search(r"(^|\.)filesystems\.\*\.", field):
-        return abs(was - now) <= _TOLERANCE * max(was, now)
-    return False
 
 
 def _short(value: Any) -> str:

@@ -44,17 +44,6 @@ class SiteCapture(NamedTuple):
             profile = {**{key: profile[key] for key in first}, "facts": named, **profile}
         files.write_text(path, pretty(profile) + "\n")
 
-    def whole(self) -> Record:
-        """Return the profile with the facts inserted."""
-        profile, trees = dict(self.profile), self.facts or {}
-        for group in _GROUPS:
-            known, items = trees.get(group) or {}, profile.get(group) or {}
-            if isinstance(items, dict) and isinstance(known, dict):
-                profile[group] = {name: dict(value, **(known.get(name) or {})) for name, value in items.items()}
-        if isinstance(profile.get("login"), dict) and trees.get("login"):
-            profile["login"] = dict(profile["login"], **trees["login"])
-        return profile
-
     def redacted(self, hidden: Sequence[str]) -> "SiteCapture":
         """Return the capture without confidential names and without the words in ``hidden``."""
         return SiteCapture(*map(redact.of(self.profile, hidden), self))

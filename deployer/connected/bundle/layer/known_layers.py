@@ -266,7 +266,7 @@ class KnownTree:
         """Return a file's content. Reading raises DamagedLayer if the bundle in the cache is damaged."""
         return _InFrames(self._frame, self._known, self._starts[entry.path], entry.size) if entry.size else InMemory()
 
-    @functools.cached_property  # not `cache`: it would keep every tree of `deploy --watch`
+    @functools.cached_property  # not `cache`: it would keep every tree
     def _starts(self) -> Mapping[bytes, int]:
         """Return the offset of each file's content in the uncompressed layer."""
         starts, position = {}, 0

@@ -36,7 +36,7 @@ def age(case: Case) -> Iterator[Finding]:
         more = counted(len(old) - 1, "more group")
         texts += [f"facts of {more} are older than {OLD_DAYS} days"] if len(old) > 1 else []
         texts += [f"the age of {undated[0]} is unknown"] if undated else []
-        remedy = "capture the site again: `python3 deployer.pyz capture --compare PROFILE` shows what has changed"
+        remedy = "capture the site again: `deployer capture HOST` prints what has changed"
         yield Finding("profile.age", NOTE, case.plan.site, "; ".join(texts), remedy)
 
 

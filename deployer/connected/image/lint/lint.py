@@ -11,7 +11,7 @@ from deployer.connected.ground.scratch import Scratch
 from deployer.connected.image.builders import choice
 from deployer.connected.image.builders.builder import Builder
 from deployer.connected.image.definition.definition import Definition
-from deployer.connected.image.lint import app, hadolint, layers, network, packages, secrets, stages
+from deployer.connected.image.lint import app, layers, network, packages, secrets, stages
 from deployer.connected.image.lint.app import BuiltImage
 from deployer.connected.image.lint.source import DefinitionSource
 from deployer.connected.image.wheelhouse import wheelhouse
@@ -26,8 +26,8 @@ from deployer.contract.rules.findings import Finding, errors
 
 #: Rules that need no engine.
 _RULES: tuple[Callable[[DefinitionSource], Iterator[Finding]], ...] = (
-    stages.frontend, stages.images, stages.user, stages.late_removals, stages.build_base,
-    packages.unpinned, packages.unhashed, packages.itex, app.relative,
+    stages.frontend, stages.images, stages.user, stages.build_base,
+    packages.unpinned, packages.itex, app.relative,
     network.at_run_time, secrets.in_files, secrets.in_variables,
 )  # fmt: skip
 
@@ -38,38 +38,31 @@ class Linted(NamedTuple):
     Attributes:
         findings: the findings.
         image: the checked image, empty if it is not built or no engine responds.
-        unchecked: why hadolint's rules were not checked, and the remedy; empty: they were checked.
     """
 
     findings: list[Finding]
     image: str
-    unchecked: str = ""
 
 
 def lint(definition: Definition, accept: Collection[str] = ()) -> Linted:
     """Check a definition with all rules except those in ``accept``."""
     findings = list(before_build(definition))
-    image = unchecked = ""
+    image = ""
     builder: Builder | None = None
     if not definition.needs_engine:  # it has no Dockerfile, and its image is a file
         return Linted([item for item in findings if item.code not in accept], image)
-    if definition.dockerfile_path is not None:
-        try:
-            findings += hadolint.findings(definition.dockerfile_path)
-        except MissingTool as error:  # hadolint is optional, and none of its rules stops a build
-            unchecked = f"{error.message}; {error.hint}"
     with contextlib.suppress(MissingTool), contextlib.closing(engine.connect()) as client:
         builder = choice.choose(client) if definition.dockerfile_path else None
         if engine.has_image(client, definition.tag):
             image = definition.tag
             with imagelayers.opened(client, image) as opened:
-                of_image = [list(layer) for layer in opened]
-                findings += layers.wasted(map(iter, of_image), image)
+                tree = FlattenedRootfs(_root(opened))
+                findings += layers.leftover(tree, image)
                 source = DefinitionSource(definition)
-                built = built_image(definition, FlattenedRootfs(_root(of_image)), engine.image_config(client, image))
+                built = built_image(definition, tree, engine.image_config(client, image))
                 findings += [*app.commands_missing(source, built), *app.imports(source, built)]
     findings += for_builder(definition, builder)
-    return Linted([item for item in findings if item.code not in accept], image, unchecked)
+    return Linted([item for item in findings if item.code not in accept], image)
 
 
 def before_build(definition: Definition) -> Iterator[Finding]:
@@ -81,9 +74,7 @@ def before_build(definition: Definition) -> Iterator[Finding]:
 
 def for_builder(definition: Definition, builder: Builder | None) -> list[Finding]:
     """Return the findings that depend on the builder; None: it is not known."""
-    source = DefinitionSource(definition)
-    lacking = stages.unknown_to(source, builder) if builder else ()
-    return [*lacking, *(() if builder and builder.mounts else stages.build_settings(source))]
+    return list(stages.unknown_to(DefinitionSource(definition), builder)) if builder else []
 
 
 def built_image(definition: Definition, tree: ListedTree, config: Mapping[str, Any]) -> BuiltImage:

@@ -64,19 +64,6 @@ def _in_commands(words: list[str], what: str, where: str) -> Iterator[Finding]:
         yield finding("network.run-time", where, what=what, command=shown)
 
 
-def fetches(command: list[str]) -> str:
-    """Return a simple command if it uses the network during the build, otherwise an empty text.
-
-    A ``pip`` command that only installs files of the image does not use the network.
-    """
-    words = pip_words(command)
-    if words is not None and "--no-deps" in words:
-        named = [word for word in words if not word.startswith("-")]
-        if named and all(re.match(r"[./]|\$|\S+\.whl", word) for word in named):
-            return ""
-    return downloads(command)
-
-
 def downloads(command: list[str]) -> str:
     """Return a simple command, shortened, if it uses the network; otherwise an empty text."""
     program = posixpath.basename(command[0])

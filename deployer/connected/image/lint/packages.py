@@ -24,7 +24,6 @@ _WITH_VALUE = frozenset(
     --use-feature --use-deprecated --exists-action --global-option --python -w --wheel-dir -d --dest -e --editable
     -b --build --keyring-provider""".split()  # noqa: SIM905
 )
-_HASH = re.compile(r"--hash|#(sha256|sha384|sha512)=")
 _FILES = {"-r": "r", "--requirement": "r", "-c": "c", "--constraint": "c"}
 
 #: The Python versions of Debian's suites.
@@ -54,26 +53,6 @@ def unpinned(source: DefinitionSource) -> Iterator[Finding]:
     for asked in in_dockerfile(source):
         if not asked.version:
             yield finding("pins.pip", asked.where, package=asked.text, name=asked.name)
-
-
-def unhashed(source: DefinitionSource) -> Iterator[Finding]:
-    """Check pins.hash. pip requires a hash in every line if one line has a hash, or with ``--require-hashes``."""
-    for words, _ in _pip_commands(source):
-        lines = [line for path in _named(source, words) for line in _lines(path)]
-        unhashed_lines = [line for line in lines if not _HASH.search(line[0])]
-        if "--require-hashes" in words or len(unhashed_lines) < len(lines):
-            for line in unhashed_lines:
-                for asked in _asked(*line):
-                    yield finding("pins.hash", asked.where, package=asked.text)
-
-
-def _named(source: DefinitionSource, words: list[str]) -> Iterator[Path]:
-    """Yield the requirements files in a pip command."""
-    for word, after in zip(words, [*words[1:], ""], strict=False):
-        option, _, value = word.partition("=")
-        path = source.find(value or after) if _FILES.get(option) == "r" else None
-        if path is not None:
-            yield path
 
 
 def itex(source: DefinitionSource) -> Iterator[Finding]:

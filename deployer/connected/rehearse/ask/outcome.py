@@ -141,7 +141,7 @@ def _used(rehearsed: Rehearsed, records: Mapping[str, Mapping[str, Any]]) -> Use
         for name in Used._fields
     }
     needed = max((node.get(NEEDED) or 0 for node in rehearsed.report.nodes.values()), default=0)
-    return Used(**known)._replace(gpus=rehearsed.job.gpus, node_memory=needed or None)
+    return Used(**known)._replace(node_memory=needed or None)
 
 
 def _opened(rehearsed: Rehearsed, records: Mapping[str, Mapping[str, Any]]) -> list[str] | None:

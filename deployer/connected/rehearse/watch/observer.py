@@ -21,9 +21,9 @@ from collections.abc import Callable
 from functools import partial
 
 from deployer.connected.rehearse.watch import name_server, syscalls
+from deployer.connected.rehearse.watch.first_step import FirstStep
 from deployer.connected.rehearse.watch.name_server import NameServer
 from deployer.connected.rehearse.watch.reach import Reach
-from deployer.connected.rehearse.watch.step_times import StepTimes
 from deployer.connected.rehearse.watch.syscalls import PATIENCE, CallListener
 from deployer.connected.rehearse.watch.tracee import Tracee
 from deployer.connected.rehearse.watch.usage import RankUsage
@@ -151,7 +151,7 @@ class NodeObserver:
         if self._names is not None:
             self._register(self._names.fileno(), self._names.answer)
         self._log = _GrowingLog(log)
-        self._steps = StepTimes()
+        self._first_step = FirstStep()
         self._ends = False
         self._waits: dict[int, tuple[socket.socket, float]] = {}
 
@@ -259,7 +259,7 @@ class NodeObserver:
         """Read new output of the job."""
         text = self._log.read()
         if text and self.reach.begun is not None:
-            self._steps.feed(text, time.monotonic() - self.reach.begun)
+            self._first_step.feed(text, time.monotonic() - self.reach.begun)
 
     def _write(self) -> None:
         used: dict[str, object] = {}
@@ -284,11 +284,10 @@ class NodeObserver:
 
     def _used(self) -> dict[str, object]:
         if self.reach.begun is not None:
-            self._steps.end(time.monotonic() - self.reach.begun)
+            self._first_step.end(time.monotonic() - self.reach.begun)
         return {
             **self.usage.record(),
-            "seconds_to_first_step": self._steps.first,
-            "seconds_per_step": self._steps.each,
+            "seconds_to_first_step": self._first_step.seconds,
             "files_opened": len(self.reach.opened) or None,
         }
 

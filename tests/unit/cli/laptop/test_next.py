@@ -12,13 +12,11 @@ from deployer.cli.laptop import deploy as deploy_command
 from deployer.cli.laptop.main import main
 from deployer.cli.site import common
 from deployer.cli.site import installs as site_installs
-from deployer.cli.site import jobs as site_jobs
 from deployer.connected.check.rehearsed import CODE
 from deployer.connected.site_profile.model import RuntimePolicy
 from deployer.connected.site_profile.profile import load
 from deployer.contract.bundle.job import Job
 from deployer.contract.rules.verdict import RUN, Checked
-from deployer.site.run import rehearse
 from deployer.system import terminal
 from tests import bundles, running
 
@@ -110,21 +108,16 @@ def test_a_quiet_deploy_that_follows_nothing_prints_the_job(
     monkeypatch.setattr(deploy_command, "site_options", lambda _: [])
     monkeypatch.setattr(common, "suggest", lambda *_: None)
     with terminal.manners(True, False):
-        assert deploy_command._once(args)[0] == 0
+        assert deploy_command._deploy(args) == 0
     assert capsys.readouterr().out == "job tiny-1 submitted as 77\n"
 
 
 @pytest.mark.parametrize("quiet", [False, True])
-def test_a_rehearsal_at_the_site_explains_itself_unless_it_is_quiet(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, quiet: bool
-) -> None:
+def test_a_rehearsal_explains_itself_unless_it_is_quiet(capsys: pytest.CaptureFixture[str], quiet: bool) -> None:
     found = [SimpleNamespace(finding=SimpleNamespace(code="rehearse.network"))]
-    done = SimpleNamespace(lines=lambda: ["verdict: RUN"], findings=found, exit_code=0, record=dict)
-    monkeypatch.setattr(rehearse, "rehearse", lambda *_: done)
-    for name in ("locate", "_exec_request"):
-        monkeypatch.setattr(site_jobs, name, lambda _: None)
+    done = SimpleNamespace(lines=lambda: ["verdict: RUN"], findings=found)
     with terminal.manners(quiet, False):
-        site_jobs._rehearse(argparse.Namespace(root=None, json=False, accept=[], rest=[]))
+        common.show_rehearsal(done)
     said = capsys.readouterr().out.splitlines()
     assert said[0] == "verdict: RUN"
     assert [line.split(":")[0] for line in said[1:]] == ([] if quiet else ["more"])

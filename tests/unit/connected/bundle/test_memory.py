@@ -143,7 +143,6 @@ _OWN = {
     "connected/image/definition/dockerfile.py", "connected/image/last_build.py",
     "connected/bundle/layer/framecache.py",
     "connected/bundle/layer/known_layers.py",
-    "connected/image/lint/hadolint.py",
     "connected/bundle/about/sbom.py", "connected/image/variants.py",
     "connected/rehearse/world/far_launcher.py",  # a file beside it that `rehearse` has just written
     "site/notebook/jupyter.py",  # the files of its own job

@@ -126,32 +126,6 @@ def test_the_options_of_the_job_reach_the_site() -> None:
     assert command._request(parser.parse_args(["deploy", "DEF"])).words == []
 
 
-@pytest.mark.parametrize("option", ["--json", "--dry-run"])
-def test_watch_excludes_what_ends(data: Path, capsys: pytest.CaptureFixture[str], option: str) -> None:
-    assert main(["deploy", str(data), "lab", "--watch", option]) == UsageError.exit_code
-    assert f"cannot be used with {option}" in capsys.readouterr().err
-
-
-def test_watch_goes_on_after_an_error_and_submits_no_bundle_twice(
-    data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    rounds: list[str] = []
-
-    def once(args: object, submitted: str = "") -> tuple[int, str]:
-        rounds.append(submitted)
-        if len(rounds) == 1:
-            raise UsageError("the first is wrong", "mend it")
-        return 130 if len(rounds) == 4 else 0, "" if len(rounds) == 3 else f"digest {len(rounds)}"
-
-    monkeypatch.setattr(command, "_once", once)
-    monkeypatch.setattr("deployer.connected.deploy.watch.wait", lambda *_: ["app/train.py", "b"])
-    assert main(["deploy", str(data), "lab", "--watch"]) == 130
-    assert rounds == ["", "", "digest 2", "digest 2"]
-    said = capsys.readouterr().err
-    assert "deployer: error: the first is wrong\nhint: mend it" in said
-    assert said.count("changed: app/train.py and 1 more") == 3
-
-
 def answered(record: Any) -> Fields:
     return Fields(record, "the answer of login1", TransferError)
 
@@ -272,8 +246,6 @@ def test_a_job_is_submitted_by_the_process_that_installs(
     assert (last.job, last.pushed) == ("x-1", "sha256:11")
     assert deploy._submission(bundle) == []  # its job may be active
     assert deploy._submission(bundle._replace(digest="sha256:22"))
-    monkeypatch.setattr(deploy, "_submitted", "sha256:22")
-    assert deploy._submission(bundle._replace(digest="sha256:22")) == []
 
 
 class _Slurm:

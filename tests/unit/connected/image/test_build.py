@@ -92,7 +92,7 @@ def test_a_variant_that_fails_fails_the_build() -> None:
 
 
 def test_a_build_that_fails_ends_the_compilation_of_variants(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It neither compiles on beside the next round of `deploy --watch` nor leaves what it was copying."""
+    """It neither compiles on nor leaves what it was copying."""
     definition = with_horovod(tmp_path)
     compiling, done = threading.Event(), list[str]()
 

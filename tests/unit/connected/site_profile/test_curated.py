@@ -6,7 +6,6 @@ To renew the golden scripts: DEPLOYER_GOLDEN=write, and read the diff.
 import datetime as dt
 import json
 import os
-import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -147,19 +146,3 @@ def test_the_age_is_that_of_the_oldest_facts() -> None:
     found = summary(load("stampede2"), dt.date(2022, 3, 10))
     assert (found.kind, found.days) == ("document", (dt.date(2022, 3, 10) - dt.date(2019, 7, 1)).days)
     assert str(found).endswith("documented, 983 days old")
-
-
-def test_machines_that_were_switched_off_are_listed_only_if_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
-    gone = {name for name in CURATED if load(name).retired}
-    assert gone == {name for name in CURATED if re.search(r"switched off|replaced since", load(name).description)}
-    assert gone == {"forhlr2", "galileo", "stampede2"}
-    assert main(["profile", "list"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert not gone & {line.split()[0] for line in lines}
-    assert lines[-1] == "switched off, with --all: forhlr2, galileo, stampede2"
-    assert main(["profile", "list", "--all", "--json"]) == 0
-    assert set(json.loads(capsys.readouterr().out)["profiles"]) == set(CURATED)
-    assert main(["profile", "list", "--json"]) == 0
-    assert set(json.loads(capsys.readouterr().out)["profiles"]) == set(CURATED) - gone
-    assert main(["profile", "show", "galileo"]) == 0
-    assert "this machine was switched off: 2021-03" in capsys.readouterr().out

@@ -90,7 +90,6 @@ WHOLE: dict[str, Any] = {
     "name": "lab",
     "extends": "other",
     "description": "a site",
-    "retired": "2021",
     "source": SOURCE,
     "facts": {"file": "lab.facts.json", "sha256": "a" * 64},
     "notes": ["a note"],
@@ -129,7 +128,6 @@ WHOLE: dict[str, Any] = {
 Keys = tuple[str, ...]
 #: Values that a field's type alone does not give.
 OTHERS: dict[str, Any] = {
-    "retired": "2022",
     "hosts": ["cn1", "cn2"],
     "sha256": "b" * 64,
     "max_time": "24:00:00",
@@ -305,7 +303,6 @@ def test_other_storage_of_a_pbs_changes_plans() -> None:
         (put(("partitions", "batch", "environment"), {}), "partitions.batch.environment", "make new plans"),
         (put(("partitions", "batch", "mpi"), "mpich"), "partitions.batch.mpi", "another MPI"),
         (put(("description",), "other words"), "description", "documentation only"),
-        (put(("retired",), "2026-11"), "retired", "jobs cannot run"),
         (put(("policy", "runtimes"), ["udocker", "charliecloud"]), "policy.runtimes", "make new plans"),  # the order
         (put(("login", "python"), ["python3.9", "python3"]), "login.python", "make new plans"),
         (put(("modules",), ["slurm_setup", "slurm_setup"]), "modules", "make new plans"),

@@ -62,7 +62,7 @@ def test_list_has_all_and_a_broken_one_does_not_hide_the_others(
     write(places / HERE, "mine-captured")
     write(places / HERE, "schema")
     write(places / TEAM, "broken", "nonsense: 1")
-    assert main(["profile", "list", "--all"]) == 0
+    assert main(["profile", "list"]) == 0
     said = capsys.readouterr()
     named = {line.split()[0] for line in said.out.splitlines()[1:] if line[0] != " "}
     assert named == {"mine", *search.names(skip_own=True)}

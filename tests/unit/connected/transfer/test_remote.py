@@ -445,23 +445,6 @@ def test_doctor_looks_for_what_a_job_would_find(
         assert "welcome" not in said.out
 
 
-def test_the_report_of_doctor_comes_to_this_machine(
-    far: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """Also if something is broken there; nothing of it stays at the site, and no file here is replaced."""
-    report = tmp_path / "problem.txt"
-    words = ["doctor", "--site", "lab", "--dry-run", "--report", str(report)]
-    code = main.main(words)
-    assert code != 0
-    assert f"wrote {report}; nothing was sent" in capfd.readouterr().err
-    text = report.read_text()
-    assert "\n# broken " in text
-    assert str(far) not in text
-    assert not list((far / "deployer" / "incoming").iterdir())
-    assert main.main(words) == 2
-    assert report.read_text() == text
-
-
 @pytest.mark.parametrize("command", ["doctor", "status"])
 def test_a_login_shell_that_ends_before_doctor_is_named(
     far: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], command: str

@@ -1,4 +1,4 @@
-"""The table of ``report``: figures of results, efficiency, container against native, published rows."""
+"""The table of ``report``: figures of results, efficiency, container against native."""
 
 import csv
 import io
@@ -81,8 +81,6 @@ def test_efficiency_is_that_of_the_smallest_run_of_the_same_layout():
     small, large = run(nodes=1, ranks=1, values=[100.0]), run(nodes=4, ranks=4, values=[31.25])
     other = run(nodes=1, ranks=2, values=[80.0])
     assert [row.efficiency for row in measured_runs.rows([large, other, small])] == [1, pytest.approx(0.8), 1]
-    found = measured_runs.rows([large, other, small], all_layouts=True)
-    assert [row.efficiency for row in found] == [1, pytest.approx(0.8), pytest.approx(0.625)]
 
 
 def test_efficiency_of_rates_and_of_several_smallest_runs():
@@ -107,8 +105,7 @@ def test_csv_has_all_rows_in_one_table():
         {
             "job": "train-1", "workload": "3dgan", "settings": "batch 128", "unit": "s/epoch", "site": "lab",
             "runtime": "charliecloud", "nodes": "2", "ranks": "2", "threads": "", "samples": "3", "mean": "12",
-            "interval_95": "4.96828", "spread_1_96_sd": "3.20067", "efficiency": "1", "container_to_native": "",
-            "published": "no",
+            "interval_95": "4.96828", "efficiency": "1", "container_to_native": "",
         }
     ]  # fmt: skip
 
@@ -139,7 +136,7 @@ def test_processes_that_the_program_started_itself_are_counted_if_it_tells():
 
 
 def test_a_record_is_read_again():
-    rows = measured_runs.rows([run(), run(job="table", published=0.9)])
+    rows = measured_runs.rows([run(), run(job="table")])
     text = json.dumps(measured_runs.record(rows, [("x-1", "it failed")]))
     runs, left_out = measured_runs.of_record(loads(text.encode(), measured_runs.SCHEMA, "r.json", own=True))
     assert [each._replace(values=tuple(each.values)) for each in runs] == [
@@ -148,7 +145,7 @@ def test_a_record_is_read_again():
     assert left_out == [("x-1", "it failed")]
 
 
-@pytest.mark.parametrize("wrong", [{"unit": "m/s"}, {"nodes": 0}, {"ranks": -1}, {"values": []}, {"published": "no"}])
+@pytest.mark.parametrize("wrong", [{"unit": "m/s"}, {"nodes": 0}, {"ranks": -1}, {"values": []}])
 def test_a_forged_record_is_refused(wrong):
     record = stamped(measured_runs.SCHEMA, {"runs": [{**run().record(), **wrong}], "left_out": []})
     with pytest.raises(UsageError):

@@ -672,7 +672,7 @@ RECORD = Rehearsal(
     ranks=4,
     watched=(rehearsal.PYTHON, rehearsal.NETWORK, rehearsal.FILES),
     ending=FAILED,
-    used=Used(1.5, None, 3),
+    used=Used(1.5, 3),
     findings=judge(seen("host", "a.example"), seen("uncaught", "gaierror: x", 2.0, (LOAD, MAIN))),
     command=("python3", "train.py"),
     requested=("a.example",),
@@ -687,7 +687,7 @@ def test_a_record_is_read_as_it_was_written():
 
 @pytest.mark.parametrize(
     "change",
-    [{"used": {"seconds_per_step": "x"}}, {"ending": {}}, {"findings": [{}]}, {"nodes": -1}, {"date": 10**18}],
+    [{"used": {"peak_memory": "x"}}, {"ending": {}}, {"findings": [{}]}, {"nodes": -1}, {"date": 10**18}],
 )
 def test_a_damaged_record_is_an_error(change):
     with pytest.raises(UsageError):

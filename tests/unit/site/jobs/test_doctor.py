@@ -1,26 +1,17 @@
 """The ladder with a fake Slurm and a fake ch-run on PATH: each rung breaks once, and nothing above it is climbed."""
 
-import itertools
 import json
 import os
 import re
-import shutil
 import types
 
 import pytest
 
 from deployer.cli.site import main
-from deployer.contract.base import json_records, records
+from deployer.contract.base import json_records
 from deployer.contract.base.errors import Refused, UsageError
-from deployer.contract.base.json_records import Fields
-from deployer.contract.rules.findings import Finding
-from deployer.contract.rules.verdict import Checked
-from deployer.contract.site import plan as plans
-from deployer.site.doctor import climb, cluster, here, ladder, problem_report
+from deployer.site.doctor import climb, cluster, here, ladder
 from deployer.site.jobs.schedulers import SCHEDULERS
-from deployer.site.run import run
-from deployer.site.run.prepare.request import RunRequest
-from deployer.system import files
 from tests import running as made
 
 SINFO = "batch*|up|2|idle"
@@ -292,131 +283,3 @@ def test_what_slurm_says_of_a_partition(out, expected):
 def test_a_plan_for_a_batch_system_that_this_deployer_does_not_know():
     with pytest.raises(UsageError, match="knows no batch system 'nqs'"):
         here.scheduler(types.SimpleNamespace(plan=made.PLAN._replace(scheduler="nqs")))
-
-
-# ------------------------------------------------------------------------------------------------------- the report
-
-
-def secrets():
-    """Return a text of secrets of which no part is in another field too, where it may be a known name as a whole."""
-    between = " zq%d " % next(NUMBERS)
-    return between.join(["", *SECRETS.split(" "), ""])
-
-
-def names_in(value):
-    """Return a record in which each text is one of secrets."""
-    if isinstance(value, str):
-        return secrets()
-    if isinstance(value, dict):
-        return {key: names_in(each) for key, each in value.items()}
-    return [names_in(each) for each in value] if isinstance(value, list) else value
-
-
-#: Shapes of secrets; "zq" is in each word that must not be in a report, whatever stands around it.
-SECRETS = (
-    "zqhost07.zqcluster.example zqhost07 /zqfs/zqproject/zquser7/run_zq.py zquser7@zqmail.example ~zquser7 "
-    "$ZQ_HOME "
-    "https://zquser7:zqpass@zq.example:8443/zq?token=zqAb3-9x eyJzqGciOi.zqJ9.zq_x AKIAZQ77 ghp_zq81 --account=zq_acct "
-    "Zq-Müller zq\u00fcber \u4e2dzq\u6587 zq\\x1b[31m ZQ.TAR 'zq quoted' {zq} <zq> zq|zq;zq 24.05-zqlab "
-    "/home/zquser7/.ssh/id_zq Zqsecret's zq\nzq\tzq train-zq-3 zq__9 10.77.66.55 10.77.66.55:22 "
-    "fe80::77aa:66ff:fe55:44bb [2001:db8:7777::6655] 98:03:9b:77:66:55 80-00-02-08-fe-80-77-66-55 0x98039b0300776655 "
-    "4915177766550 5127766 077-1234-7566 "
-    "/secret/training/data"
-)
-NUMBERS = itertools.count()
-LEAKS = re.compile(r"zq|m\u00fcller|77|66.?55|5127|secret|\u6587", re.I)
-
-
-def test_a_report_has_no_name_from_any_field(healthy, monkeypatch):
-    """Every text of the plan, of the job, of its result and of the ladder is full of names, also of plain words."""
-    full = names_in(made.PLAN.record())
-    full.update((name, {secrets(): secrets()}) for name in ("environment", "against", "without"))
-    full["mpi"]["libraries"] = {secrets(): secrets()}
-    plan = records.read(plans.Plan, Fields(full, "a plan", own=True))
-    checked = Checked(secrets(), [Finding(*(secrets() for _ in Finding._fields))], [secrets()], secrets())
-    ground = climb.Ground(healthy.store, None, None, 1.0, True)
-    ground.plan = plan._replace(checked=checked, partition="idle")
-    result = dict(names_in(GOOD), schema=GOOD["schema"], findings=[names_in(finding(""))], started="", seconds=4)
-    ground.results = {1: Fields(result, "it", own=True)}
-    request = RunRequest("hello")
-    folder = os.path.join(healthy.store.jobs, "zqjob")
-    os.rename(run.prepare(healthy.store, request, made.JOBS[0]), folder)
-    launch = json_records.parse(files.read_bytes(os.path.join(folder, "job.json")), "it")
-    kept = {name: launch[name] for name in ("schema", "links", "folder_links")}
-    made.write(os.path.join(folder, "job.json"), dict(names_in(launch), **kept))
-    made.write(os.path.join(folder, "result.json"), dict(result, findings=[names_in(finding(""))]))
-    monkeypatch.setenv("USER", "kernel")
-    monkeypatch.setattr("socket.gethostname", lambda: "runtime.zq.example")
-    steps = [climb.Step(secrets(), secrets(), secrets() + "\nkernel, runtime and idle", 1.0, secrets())]
-    text = problem_report.text(ground, climb.Climb(steps, UsageError("")), problem_report.last_job(ground))
-    leaks = [text[max(0, leak.start() - 40) : leak.end() + 20] for leak in LEAKS.finditer(text)]
-    assert leaks == []
-    assert all(line.startswith("#") for line in text.partition("\n{")[0].splitlines())
-    assert "user-1, host-2 and partition-1" in text
-    found = json.loads(text.partition("\n{")[2].join(["{", ""]))
-    assert (found["last_job"]["nodes"], len(found["last_job"]["findings"])) == (launch["nodes"], 1)
-    assert found["proofs"][0].startswith("none: 1 of 2 ranks used another MPI library than the site's: ")
-
-
-def test_a_report_can_be_read(healthy):
-    healthy.result(dict(GOOD, findings=[finding("mpi.provider")]))
-    path = healthy.folder / "problem.txt"
-    code, steps, out, err = healthy.doctor("--report", str(path))
-    assert (code, steps["fabric"]) == (3, "broken")
-    assert f"wrote {path}; nothing was sent: read it before" in err
-    head, _, record = path.read_text().partition("\n{")
-    assert all(line.startswith("#") for line in head.splitlines())
-    for line in (
-        "# mpi       intel 2021.15, /opt/intel/mpi/2021.15/lib/libmpi.so.12",
-        "# ok        scheduler  partition partition-1 is up, 2 of 2 nodes usable (2 idle)",
-        "# ok        two nodes  2 ranks on host-2, host-3: Intel(R) MPI Library 2021.15, the site's own;",
-        "# broken    fabric     mpi.provider: ",
-    ):
-        assert line in head
-    found = json.loads("{" + record)
-    assert found["schema"] == "deployer.problem-report"
-    same = "Intel MPI 2021.15 (same file as the host's)"
-    used = f"2 of 2 ranks used the site's {same}; network: tcp (libfabric); nodes: 2"
-    assert found["proofs"] == [used, used]
-    code, _, out, err = healthy.doctor("--report", str(path))
-    assert (code, out) == (2, "")
-    assert "problem.txt exists" in err
-    code, _, out, err = healthy.doctor("--dry-run", "--report", "-")  # the last job is the one that failed
-    assert (code, err, out[0]) == (0, "", "#")
-    assert "# last job  COMPLETED: error mpi.provider" in out
-    assert json.loads(out[out.index("\n{") :])["last_job"]["nodes"] == 2
-
-
-@pytest.mark.parametrize("case", ["no image", "no plan", "no result", "not JSON", "not a job", "no folder"])
-def test_a_report_of_little(healthy, case, monkeypatch):
-    """What cannot be read is named in one line, and the rest is there."""
-    folder = os.path.join(healthy.store.jobs, "job-1")
-    os.makedirs(folder)
-    made.write(os.path.join(folder, "job.json"), {})
-    if case == "no image":
-        shutil.rmtree(healthy.store.images)
-    elif case == "no plan":
-        shutil.rmtree(os.path.join(healthy.store.images, "aaaa", "plans"))
-    elif case == "not JSON":
-        (healthy.folder / "root/jobs/job-1/result.json").write_text("{" * 9)
-    elif case == "not a job":
-        made.write(os.path.join(folder, "result.json"), dict(GOOD, findings=4, ranks="x", exit_code=[]))
-    path = healthy.folder / "problem.txt"
-    if case == "no folder":
-        path = healthy.folder / "record" / "x.txt"
-        (healthy.folder / "record").write_text("")
-    code, _, out, err = healthy.doctor("--dry-run", "--report", str(path))
-    assert "Traceback" not in err
-    if case == "no folder":
-        assert (code, out, err.count("\n")) == (2, "", 3)
-        return
-    assert code == (2 if case == "no image" else 0)
-    found = json.loads(path.read_text().partition("\n")[2].partition("\n{")[2].join(["{", ""]))
-    assert (found["plan"] is None) == (case in ("no image", "no plan"))
-    assert found["last_job"]["problem"]
-
-
-def test_a_report_asks_a_batch_system_with_its_variables(healthy, monkeypatch):
-    made.program(healthy.programs, "lsid", 'test "$LSF_ENVDIR" = /lsf && echo "IBM Spectrum LSF 10.1.0.9"')
-    monkeypatch.setenv("LSF_ENVDIR", "/lsf")
-    assert problem_report._versions(made.PLAN._replace(scheduler="lsf"))["batch"] == "lsf 10.1.0.9"

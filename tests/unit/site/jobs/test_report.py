@@ -46,7 +46,7 @@ def test_jobs_are_found_by_name_number_and_path(store, capsys):
     ]
     assert record["runs"][0]["interval_95"] == pytest.approx(12.7062, abs=1e-4)
     assert report(store, third, "--csv") == 0
-    assert capsys.readouterr().out.splitlines()[1].startswith("gan-3,3dgan,,s/epoch,lab,charliecloud,3,3,1,1,4,,,1,,no")
+    assert capsys.readouterr().out.splitlines()[1].startswith("gan-3,3dgan,,s/epoch,lab,charliecloud,3,3,1,1,4,,1,")
 
 
 def test_a_job_without_figures_is_left_out_and_named(store, capsys):

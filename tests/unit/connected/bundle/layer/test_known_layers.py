@@ -477,7 +477,7 @@ def test_a_damaged_layer_that_deploy_forgets_is_made_again(packer: Packer) -> No
 
 
 def test_a_tree_that_was_read_is_forgotten_with_its_pack() -> None:
-    """`deploy --watch` packs again and again in one process."""
+    """A process may pack several times."""
     entry = TarEntry(b"0", b"bin/true", 0o755, 4, b"")
     layer = cast("KnownLayer", SimpleNamespace(entries=[entry], segments=[]))
     tree = KnownTree(KnownBundle(layer, io.BytesIO()), {"name": "zstd"})

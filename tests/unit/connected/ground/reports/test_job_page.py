@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from deployer.cli.laptop.main import main
-from deployer.connected.ground.reports import published_runs
 from deployer.connected.ground.reports.job_page import make
 from deployer.contract.base import json_records
 from deployer.site.jobs import result as results
@@ -210,7 +209,4 @@ def test_the_command_draws_a_folder_or_a_file(tmp_path: Path, capsys: pytest.Cap
     assert "Node cn1" in (tmp_path / "j.html").read_text()
     assert main(["report", str(path), "--html", "x.html", "--csv"]) == 2
     assert "deployer result --site SITE JOB -o DIR" in capsys.readouterr().err
-    for option in (["--beside", published_runs.NAMES[0]], ["--all-layouts"]):
-        assert main(["report", str(path), "--html", "x.html", *option]) == 2
-        assert "cannot be used with --html" in capsys.readouterr().err
     assert main(["report", str(tmp_path / "nope"), "--html", "x.html"]) == 2
