@@ -404,11 +404,18 @@ def _uploaded(
     return done.installed(answer, started, sent)
 
 
-def push_to(bundle: Path, folder: Path, receipt: Path | None = None) -> FolderPush:
+def push_to(
+    bundle: Path, folder: Path, receipt: Path | None = None, size: int = 0, keys: Sequence[str] = ()
+) -> FolderPush:
     """Write the segments that a site lacks into a folder, for transport by other means.
 
     Args:
         receipt: the output of the site's ``receipt`` command. Without it, the complete bundle is written.
+        medium_size, encrypt_to: ``size`` and ``keys`` of ``media.write``.
+
+    Raises:
+        IntegrityError: the bundle is damaged. Nothing was written.
+        DeployerError: as ``media.write`` raises.
     """
     held: HeldSegments = frozenset()
     if receipt is not None:
@@ -418,11 +425,23 @@ def push_to(bundle: Path, folder: Path, receipt: Path | None = None) -> FolderPu
         _verify(verification, bundle, size_of(stream))
         manifest = verification.manifest
         shipment = shipment_for(stream, verification.seal, manifest, held)
-        text = medium.readme(manifest, verification.digest, shipment, plans_in(manifest), bool(held))
-        with progress.bar("write", shipment.size) as advance:
-            as_files(stream, shipment, folder, advance, text)
-    size, count = shipment.size, len(shipment.parts)
-    return FolderPush(verification.digest, str(folder), size, count, plans_in(manifest), manifest.is_data)
+        plans = plans_in(manifest)
+        readme = functools.partial(medium.readme, manifest, verification.digest, plans, bool(held))
+        encrypt = medium.encryption(keys) if keys else ()
+        media = medium.cut(shipment, size, folder) if size else [shipment]
+        written: list[Path] = []
+        try:
+            with progress.bar("write", sum(each.size for each in media)) as advance:
+                for number, each in enumerate(media, 1):
+                    mark, place = (delta.MEDIUM % (number, len(media)), folder / str(number)) if size else ("", folder)
+                    text = medium.encrypted_readme(mark) if keys else readme(each, mark)
+                    written += as_files(stream, each, place, advance, text, mark, encrypt)
+        except BaseException:
+            for path in written:
+                path.unlink(missing_ok=True)
+            raise
+    sent, count = shipment.size, len(shipment.parts)
+    return FolderPush(verification.digest, str(folder), sent, count, plans, manifest.is_data)
 
 
 def _verify(verification: Verification, bundle: Path, size: int) -> None:
