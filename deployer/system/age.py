@@ -38,7 +38,7 @@ def decrypt(path: str, target: IO[bytes], key: str, program: str) -> None:
     if done.returncode and any(words in text for words in _FULL):
         raise SpaceError(f"cannot decrypt {path}: {text}", "free some space or quota, and receive again")
     if done.returncode and any(words in text for words in _ABOUT_KEYS):
-        hint = "give --identity the private key of one of the keys that the medium was written for"
+        hint = "give --identity the private key of a key that it was encrypted to; with the right one, copy it again"
         raise UsageError(f"{key} does not open {path}: {text}", hint)
     if done.returncode:
         raise IntegrityError(f"{path} is damaged: {text}", "copy it again from the medium: nothing is lost")

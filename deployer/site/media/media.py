@@ -117,6 +117,5 @@ def _take(parcel: Parcel, part: Part, stream: IO[bytes], what: str) -> None:
     with files.published(parcel.path(part), hint=_FULL) as target:
         incoming.copy(stream, target, part.size)
         target.seek(0)
-        good = receive.undamaged(target, delta.inside(parcel.manifest.segments, [part]), part.offset)
-        if good < part.end:
-            raise IntegrityError(f"{what} is damaged at byte {good} of the bundle", _COPY)
+        if receive.undamaged(target, delta.inside(parcel.manifest.segments, [part]), part.offset) < part.end:
+            raise IntegrityError(f"{what} is damaged, or of another bundle", _COPY)

@@ -26,15 +26,13 @@ from packageurl import PackageURL
 
 import deployer
 from deployer.connected.bundle.about.packages import DEB, PYPI, Package, PackageInventory, System, of_metadata
-from deployer.connected.bundle.contents import SBOM_MEMBER
 from deployer.connected.rootfs import wheels
 from deployer.contract.base import json_records
 from deployer.contract.base.errors import IntegrityError
 from deployer.contract.bundle import sealed_file
+from deployer.contract.bundle.manifest import SBOM_MEMBER as MEMBER
 from deployer.contract.bundle.manifest import Manifest
 from deployer.system import files
-
-MEMBER = SBOM_MEMBER
 
 #: The memory limit in bytes for reading an SBOM (records.memory): about 100,000 packages.
 MAX_MEMORY = 200_000_000
