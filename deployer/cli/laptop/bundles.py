@@ -227,15 +227,14 @@ def _push_to(args: argparse.Namespace) -> None:
         raise UsageError(text, "at the site, `deployer.pyz receive DIR` installs the parts; it accepts --squashfs")
     written = pushing.push_to(Path(args.bundle), args.to, args.have, args.medium_size, args.encrypt_to)
     if not common.as_json(args, written._asdict()):
-        where = f"{written.folder}/1 to {len(list(args.to.iterdir()))}" if args.medium_size else written.folder
-        terminal.show(f"wrote {human(written.sent)} in {counted(written.parts, 'part')}: {where}")
+        terminal.show(f"wrote {human(written.sent)} in {counted(written.parts, 'part')}: {written.folder}")
         terminal.show(f"digest {written.digest}")
         if not written.data:
             none = "none, so `run` cannot use it; `exec` and `shell` can"
             terminal.show(f"plans: {', '.join(written.plans) or none}")
-    what = f"each folder in {args.to} to a medium" if args.medium_size else f"{args.to} to the site"
+    what = f"each folder in {args.to}" if args.medium_size else args.to
     key = " --identity KEY" if args.encrypt_to else ""
-    terminal.hint("next", f"copy {what}, then there: python3 DIR/deployer.pyz receive DIR --root ROOT{key}")
+    terminal.hint("next", f"copy {what} to the site, then there: python3 DIR/deployer.pyz receive DIR --root ROOT{key}")
 
 
 def _diff(args: argparse.Namespace) -> None:

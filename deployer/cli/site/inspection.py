@@ -10,15 +10,8 @@ from deployer.contract.base.json_records import Fields, parse
 from deployer.contract.base.shell import quoted
 from deployer.contract.base.text import counted
 from deployer.contract.bundle.job import RANKS
-from deployer.contract.bundle.manifest import DATA_PREFIX, OURS, REHEARSALS_PREFIX, SBOM_MEMBER, Manifest
-from deployer.contract.bundle.sealed_file import (
-    MAX_MANIFEST,
-    TAIL,
-    Seal,
-    manifest_bytes,
-    member_segments,
-    parse_manifest,
-)
+from deployer.contract.bundle.manifest import DATA_PREFIX, OURS, REHEARSALS_PREFIX, Manifest
+from deployer.contract.bundle.sealed_file import TAIL, Seal, manifest_bytes, parse_manifest, sbom
 from deployer.contract.bundle.sshsig import Key
 from deployer.contract.site.plan import NO_MPI
 from deployer.site.install import incoming
@@ -105,12 +98,9 @@ def _packages(path: str, where: store.Store) -> List[str]:
         else:
             bundle = begin(opened_here.enter_context(opened(path)), path, [])
             manifest, read = bundle.manifest, bundle.read
-        segments = member_segments(manifest, SBOM_MEMBER)
-        if sum(segment.size for segment in segments) > MAX_MANIFEST:
-            raise IntegrityError(f"{SBOM_MEMBER} is too large to be read")
-        data = b"".join(map(read, segments))
-    sbom = Fields(parse(data, SBOM_MEMBER, IntegrityError), SBOM_MEMBER, IntegrityError)
-    return sorted(f"{each.text('name')} {each.maybe_text('version') or ''}" for each in sbom.items("components"))
+        data = sbom(manifest, read) or b"{}"
+    components = Fields(parse(data, "the SBOM", IntegrityError), "the SBOM", IntegrityError).items("components")
+    return sorted(f"{each.text('name')} {each.maybe_text('version') or ''}" for each in components)
 
 
 def show_manifest(manifest: Manifest) -> None:

@@ -1,12 +1,10 @@
 """What is on media beside the parts of a bundle, above all README.txt for the person at the site (docs/adr/0072)."""
 
-import shutil
 from collections.abc import Sequence
-from pathlib import Path
 
 from deployer.connected.bundle.pyz import make_pyz
-from deployer.connected.bundle.shipment import ENCRYPTED_FILE, SUMS, Shipment, new_folder, on_disk, split
-from deployer.contract.base.errors import SpaceError, UsageError
+from deployer.connected.bundle.shipment import ENCRYPTED_FILE, SUMS, Shipment, on_disk, split
+from deployer.contract.base.errors import UsageError
 from deployer.contract.base.text import counted
 from deployer.contract.bundle.manifest import Manifest
 from deployer.system import age, process
@@ -85,27 +83,14 @@ def _which(mark: str) -> str:
     return _WHICH.format(mark=mark.replace("-", " ")) if mark else ""
 
 
-def cut(shipment: Shipment, size: int, folder: Path) -> list[Shipment]:
-    """Return what each medium of ``size`` bytes gets, and make a folder for all media.
-
-    Raises:
-        UsageError: the media are too small, or the folder is not empty.
-        SpaceError: the folder has no space for all of them.
-    """
+def cut(shipment: Shipment, size: int) -> list[Shipment]:
+    """Return what each medium of ``size`` bytes gets. Raises UsageError if one is too small for the largest part."""
     # Each encrypted file repeats the bundle's ending.
-    room = size - _SPARE - len(make_pyz()) - len(shipment.data) * (size // ENCRYPTED_FILE + 1)
-    least = size - room + max(map(on_disk, shipment.parts), default=0)
+    own = _SPARE + len(make_pyz()) + len(shipment.data) * (size // ENCRYPTED_FILE + 1)
+    least = own + max(map(on_disk, shipment.parts), default=0)
     if size < least:
-        raise UsageError(
-            f"a medium of {size / 1e6:.1f} MB is too small", f"the smallest has {least / 1e6 + 0.1:.1f} MB"
-        )
-    media = split(shipment, room)
-    new_folder(folder)
-    need, free = sum(map(on_disk, shipment.parts)) + (size - room) * len(media), shutil.disk_usage(folder).free
-    if free < need:
-        text = f"{folder} has {free / 1e6:.1f} MB free; all {len(media)} media need {need / 1e6:.1f} MB"
-        raise SpaceError(text, "give a folder on a larger disk, and copy each numbered folder to its medium from there")
-    return media
+        raise UsageError(f"media of {size / 1e6:.1f} MB are too small", f"the least is {least / 1e6 + 0.1:.1f}MB")
+    return split(shipment, size - own)
 
 
 def encryption(keys: Sequence[str]) -> Sequence[str]:
@@ -119,7 +104,7 @@ def encryption(keys: Sequence[str]) -> Sequence[str]:
     for key in keys:
         argv += ["-r" if key.startswith(("ssh-", "age1")) else "-R", key]
     tried = process.run(argv, age.SECONDS, check=False)
-    if tried.stderr:
+    if tried.returncode or tried.stderr:
         hint = "give --encrypt-to a public key of type ssh-ed25519 or ssh-rsa without options, or a file with such keys"
         raise UsageError(age.problem(tried.stderr), hint)
     return argv

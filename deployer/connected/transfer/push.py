@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 from deployer.connected.bundle import medium
-from deployer.connected.bundle.shipment import Shipment, as_files, as_stream, shipment_for
+from deployer.connected.bundle.shipment import Shipment, as_files, as_stream, new_folder, shipment_for
 from deployer.connected.check.check import Verdict, check_carried
 from deployer.connected.ground import locked_folder, progress
 from deployer.connected.site_profile.profile import Profile
@@ -411,11 +411,10 @@ def push_to(
 
     Args:
         receipt: the output of the site's ``receipt`` command. Without it, the complete bundle is written.
-        medium_size, encrypt_to: ``size`` and ``keys`` of ``media.write``.
+        size: bytes of each medium, which gets a numbered folder; 0: write to the folder itself.
+        keys: as in ``medium.encryption``.
 
-    Raises:
-        IntegrityError: the bundle is damaged. Nothing was written.
-        DeployerError: as ``media.write`` raises.
+    After an error, nothing that was written remains.
     """
     held: HeldSegments = frozenset()
     if receipt is not None:
@@ -428,7 +427,8 @@ def push_to(
         plans = plans_in(manifest)
         readme = functools.partial(medium.readme, manifest, verification.digest, plans, bool(held))
         encrypt = medium.encryption(keys) if keys else ()
-        media = medium.cut(shipment, size, folder) if size else [shipment]
+        media = medium.cut(shipment, size) if size else [shipment]
+        new_folder(folder)
         written: list[Path] = []
         try:
             with progress.bar("write", sum(each.size for each in media)) as advance:

@@ -33,7 +33,7 @@ _CHUNK = 1024 * 1024
 _MAX_LINE = 64
 _AGAIN = "push again: complete parts are not sent again"
 #: The hint if the disk is full.
-NO_SPACE = "free some space or quota and push again: received parts stay"
+NO_SPACE = "free some space or quota and push or receive again: received parts stay"
 _log = logging.getLogger("deployer.incoming")
 
 #: Seconds after which a push counts as abandoned and is removed; an active push writes much more often.

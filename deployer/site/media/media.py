@@ -18,7 +18,6 @@ from deployer.site.storage.store import Store
 from deployer.system import age, files
 
 _COPY = "copy it again from the medium: what has arrived is kept"
-_FULL = "free some space or quota, and receive again: what has arrived is kept"
 
 
 def gather(folders: Sequence[str], store: Store, key: str, program: str) -> Tuple[str, List[str]]:
@@ -97,7 +96,7 @@ def _begun(place: Ending, data: bytes, store: Store, what: str, before: Optional
     parcel = Parcel(folder, ending, seal, manifest, incoming.parts_in(folder))
     if not inventory.whole(store, seal.digest):
         receive.check_space(parcel, store, parcel.arrived, _lacking(parcel, store))
-    with files.published(os.path.join(folder, place.name), hint=_FULL) as target:
+    with files.published(os.path.join(folder, place.name), hint=incoming.NO_SPACE) as target:
         target.write(data)
     return parcel
 
@@ -114,7 +113,7 @@ def _take(parcel: Parcel, part: Part, stream: IO[bytes], what: str) -> None:
     if part in parcel.parts:
         stream.seek(part.size, os.SEEK_CUR)
         return
-    with files.published(parcel.path(part), hint=_FULL) as target:
+    with files.published(parcel.path(part), hint=incoming.NO_SPACE) as target:
         incoming.copy(stream, target, part.size)
         target.seek(0)
         if receive.undamaged(target, delta.inside(parcel.manifest.segments, [part]), part.offset) < part.end:
