@@ -33,7 +33,7 @@ Copy this folder to a login node of the site, which needs Python 3.6 or later an
      python3 deployer.pyz receive . --root ROOT --identity KEY  # ROOT: a folder that all nodes share
 """
 _WHICH = """
-This is {mark}. `receive` takes the media in any order, says which is missing, and installs the bundle after the last.
+This is {mark}. `receive` takes the media in any order, and says which is missing.
 """
 #: Bytes on each medium for README.txt, SHA256SUMS and the file system itself.
 _SPARE = 2 * 1024 * 1024

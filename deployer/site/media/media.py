@@ -39,10 +39,9 @@ def gather(folders: Sequence[str], store: Store, key: str, program: str) -> Tupl
     target, missing = folders[0], []
     parcel: Optional[Parcel] = None
     for folder in folders:
-        marks = list(filter(None, map(delta.MEDIUM_NAME.match, files.names(folder))))
-        encrypted = [
-            os.path.join(folder, name) for name in sorted(files.names(folder)) if name.endswith(delta.ENCRYPTED)
-        ]
+        names = sorted(files.names(folder))
+        marks = list(filter(None, map(delta.MEDIUM_NAME.match, names)))
+        encrypted = [os.path.join(folder, name) for name in names if name.endswith(delta.ENCRYPTED)]
         if len(folders) == 1 and not encrypted and not marks:
             break
         parts = _decrypted(encrypted, store, key, program) if encrypted else _plain(folder)
@@ -58,8 +57,8 @@ def gather(folders: Sequence[str], store: Store, key: str, program: str) -> Tupl
         for mark in marks:
             files.write_text(os.path.join(parcel.folder, mark.group()), "")
         target, total = parcel.folder, max([int(mark.group(2)) for mark in marks], default=0)
-        names = [delta.MEDIUM % (number, total) for number in range(1, total + 1)] if _lacking(parcel, store) else []
-        missing = [name for name in names if not files.lexists(os.path.join(target, name))]
+        wanted = [delta.MEDIUM % (number, total) for number in range(1, total + 1)] if _lacking(parcel, store) else []
+        missing = [mark for mark in wanted if not files.lexists(os.path.join(target, mark))]
     return target, missing
 
 

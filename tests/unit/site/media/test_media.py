@@ -9,6 +9,7 @@ import pytest
 from deployer.cli.site import main
 from deployer.contract.base.errors import IntegrityError, MissingTool, SpaceError, UsageError
 from deployer.contract.bundle import delta
+from deployer.site.install import incoming
 from deployer.site.install.receive import receive
 from deployer.site.media import media
 from deployer.site.storage.store import Store
@@ -110,6 +111,14 @@ def test_all_media_at_once_and_again(tmp_path, store, data, capsys):
     for _ in range(2):
         assert main.main(["receive", *folders, "--root", store.root]) == 0
     assert "is already installed" in capsys.readouterr().out
+
+
+def test_marks_stay_as_long_as_the_parts(tmp_path, store, data):
+    folder, _ = take(store, write(tmp_path / "media", data)[:1])
+    for name in ("medium-1-of-3", "medium-x"):
+        with open(os.path.join(folder, name), "a"):
+            os.utime(os.path.join(folder, name), (1, 1))
+    assert [os.path.basename(path) for path in incoming.stale(store)] == ["medium-x"]
 
 
 def test_a_folder_without_marks_is_not_copied(tmp_path, store, data):
