@@ -77,7 +77,8 @@ def _receive(args: argparse.Namespace) -> None:
     where = store.locate(args.root)
     folders = [os.path.abspath(folder) for folder in args.folders]
     key = args.identity or os.path.expanduser("~/.ssh/id_ed25519")
-    folder, missing = media.gather(folders, where, key, args.age)
+    with Meter("copy") as meter:
+        folder, missing = media.gather(folders, where, key, args.age, meter)
     if missing:
         line = f"kept what has arrived; missing: {', '.join(missing).replace('-', ' ')}"
         common.show_result(args, {"folder": None, "missing": missing}, line)

@@ -32,9 +32,6 @@ Copy this folder to a login node of the site, which needs Python 3.6 or later an
      sha256sum -c {sums}  # each line ends with OK
      python3 deployer.pyz receive . --root ROOT --identity KEY  # ROOT: a folder that all nodes share
 """
-_WHICH = """
-This is {mark}. `receive` takes the media in any order, and says which is missing.
-"""
 #: Bytes on each medium for README.txt, SHA256SUMS and the file system itself.
 _SPARE = 2 * 1024 * 1024
 #: Bytes on disk for each file beyond its size: half a 4 KiB block on average, as in `receive`.
@@ -80,7 +77,7 @@ def encrypted_readme(mark: str) -> str:
 
 
 def _which(mark: str) -> str:
-    return _WHICH.format(mark=mark.replace("-", " ")) if mark else ""
+    return f"\nThis is {mark.replace('-', ' ')}. `receive` takes the media in any order.\n" if mark else ""
 
 
 def cut(shipment: Shipment, size: int) -> list[Shipment]:

@@ -12,15 +12,17 @@ from deployer.contract.base.errors import IntegrityError, UsageError
 from deployer.contract.bundle import delta, sealed_file
 from deployer.contract.bundle.delta import Ending, Part, Range
 from deployer.site.install import incoming, receive
+from deployer.site.install.content import InstallProgress
 from deployer.site.install.incoming import Parcel
 from deployer.site.storage import inventory
 from deployer.site.storage.store import Store
 from deployer.system import age, files
 
+_Parts = Iterator[Tuple[Range, int, IO[bytes], str]]
 _COPY = "copy it again from the medium: what has arrived is kept"
 
 
-def gather(folders: Sequence[str], store: Store, key: str, program: str) -> Tuple[str, List[str]]:
+def gather(folders: List[str], store: Store, key: str, program: str, meter: InstallProgress) -> Tuple[str, List[str]]:
     """Copy the parts on media to the site. Those of a single medium, if not encrypted, need no copy.
 
     Args:
@@ -50,6 +52,7 @@ def gather(folders: Sequence[str], store: Store, key: str, program: str) -> Tupl
                 parcel = _begun(place, stream.read(min(size, sealed_file.MAX_MANIFEST)), store, what, parcel)
             elif parcel and isinstance(place, Part) and size == place.size:
                 _take(parcel, place, stream, what)
+                meter(size, parcel.seal.offset)
             else:
                 raise IntegrityError(f"{what} is damaged: it has {size} bytes", _COPY)
         if parcel is None:
@@ -62,7 +65,7 @@ def gather(folders: Sequence[str], store: Store, key: str, program: str) -> Tupl
     return target, missing
 
 
-def _plain(folder: str) -> Iterator[Tuple[Range, int, IO[bytes], str]]:
+def _plain(folder: str) -> _Parts:
     """Yield the place, size, content and file of each part in a folder, after those of the ending."""
     places = filter(None, map(delta.read_name, files.names(folder)))
     for place in sorted(places, key=lambda place: (isinstance(place, Part), place)):
@@ -71,9 +74,7 @@ def _plain(folder: str) -> Iterator[Tuple[Range, int, IO[bytes], str]]:
             yield place, os.fstat(stream.fileno()).st_size, stream, path
 
 
-def _decrypted(
-    paths: Sequence[str], store: Store, key: str, program: str
-) -> Iterator[Tuple[Range, int, IO[bytes], str]]:
+def _decrypted(paths: Sequence[str], store: Store, key: str, program: str) -> _Parts:
     """Yield the same from encrypted files, each of which has the ending first."""
     os.makedirs(store.incoming, exist_ok=True)
     for path in paths:
