@@ -58,6 +58,7 @@ def _runs_aarch64() -> bool:
 
 
 ENGINES = {
+    "age": Engine(_programs("age", "ssh-keygen"), _INSTALL.format("age, openssh-client")),
     "aarch64-compiler": Engine(
         _programs("aarch64-linux-gnu-gcc", "aarch64-linux-gnu-strip"),
         _INSTALL.format("gcc-aarch64-linux-gnu, libc6-dev-arm64-cross"),

@@ -2,6 +2,7 @@
 
 import argparse
 import hashlib
+import re
 import sys
 import time
 from pathlib import Path
@@ -69,6 +70,10 @@ def add_parsers(subparsers: Any) -> None:
     common.add(command, "--to", "DIR", "write the parts to this folder, to be carried to the site", type=Path)
     text = "with --to: leave out what the site has, listed in this file by its `receipt` command"
     common.add(command, "--have", "RECEIPT", text, type=Path)
+    text = "with --to: fill media of this size, such as 4.7GB, in folders DIR/1, DIR/2, ..."
+    common.add(command, "--medium-size", "SIZE", text, type=_size, default=0)
+    text = "with --to: encrypt with age for this OpenSSH public key, or a file with such keys; repeatable"
+    common.repeated(command, "--encrypt-to", "KEY", text)
 
     command = common.add_command(subparsers, "diff", _diff)
     common.add(command, "old", "A.tar", "the earlier bundle")
@@ -77,6 +82,14 @@ def add_parsers(subparsers: Any) -> None:
 
     command = common.add_command(subparsers, "pyz", _pyz)
     common.add(command, "-o", "--output", "deployer.pyz", "write it to this file", required=True)
+
+
+def _size(text: str) -> int:
+    """Parse a size such as 4.7GB or 32GiB, in bytes."""
+    match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?) ?([kMGT])(i?)B", text)
+    if match is None:
+        raise argparse.ArgumentTypeError("must be a number and a unit, such as 700MB, 4.7GB or 32GiB")
+    return int(float(match[1]) * (1024 if match[3] else 1000) ** (1 + "kMGT".index(match[2])))
 
 
 def _plan(args: argparse.Namespace) -> None:
@@ -131,7 +144,7 @@ def _is_update(path: Path) -> bool:
 
 
 def _push_plan(args: argparse.Namespace) -> None:
-    others = ("full", "without_plan", "squashfs", "transfer_host", "to", "have")
+    others = ("full", "without_plan", "squashfs", "transfer_host", "to", "have", "medium_size", "encrypt_to")
     used = [f"--{name.replace('_', '-')}" for name in others if getattr(args, name)]
     if used:
         raise UsageError(f"{' and '.join(used)} cannot be used with --plan: it sends one small file")
@@ -170,6 +183,8 @@ def _push(args: argparse.Namespace) -> None:
     settings.fill(args)
     if args.have:
         raise UsageError("--have requires --to: over ssh, push asks the site what it has")
+    if args.medium_size or args.encrypt_to:
+        raise UsageError("--medium-size and --encrypt-to require --to: ssh needs neither")
     options = common.from_options(pushing.PushOptions, args, facts=index.default_folder())
     profile = profile_of(args.site, args.ssh_config)
     args.bundle = architectures.of_site(args.bundle, profile)
@@ -210,15 +225,16 @@ def _push_to(args: argparse.Namespace) -> None:
     if args.dry_run or args.transfer_host or args.force or args.squashfs or args.without_plan:
         text = "--dry-run, --transfer-host, --force, --without-plan and --squashfs cannot be used with --to"
         raise UsageError(text, "at the site, `deployer.pyz receive DIR` installs the parts; it accepts --squashfs")
-    written = pushing.push_to(Path(args.bundle), args.to, args.have)
+    written = pushing.push_to(Path(args.bundle), args.to, args.have, args.medium_size, args.encrypt_to)
     if not common.as_json(args, written._asdict()):
         terminal.show(f"wrote {human(written.sent)} in {counted(written.parts, 'part')}: {written.folder}")
         terminal.show(f"digest {written.digest}")
         if not written.data:
             none = "none, so `run` cannot use it; `exec` and `shell` can"
             terminal.show(f"plans: {', '.join(written.plans) or none}")
-    after = f"copy {args.to} to the site, then there: python3 DIR/deployer.pyz receive DIR --root ROOT"
-    terminal.hint("next", after)
+    what = f"each folder in {args.to}" if args.medium_size else args.to
+    key = " --identity KEY" if args.encrypt_to else ""
+    terminal.hint("next", f"copy {what} to the site, then there: python3 DIR/deployer.pyz receive DIR --root ROOT{key}")
 
 
 def _diff(args: argparse.Namespace) -> None:

@@ -13,10 +13,9 @@ from deployer.connected.bundle.about.listing import files_of
 from deployer.connected.check import rehearsed
 from deployer.connected.ground import progress
 from deployer.contract.base.errors import UsageError
-from deployer.contract.bundle.manifest import REHEARSALS_PREFIX
-from deployer.contract.bundle.sealed_file import read_manifest
+from deployer.contract.bundle import sealed_file
 from deployer.system import files, terminal
-from deployer.system.trust.verify import begin, opened, read_manifest_block, read_seal, size_of, verify
+from deployer.system.trust.verify import begin, opened, size_of, verify
 
 _KINDS = {"deb": "Debian", "pypi": "Python", "generic": "other"}
 
@@ -43,11 +42,9 @@ def run(args: argparse.Namespace) -> None:
         (_page if args.html else _files)(args)
         return
     with opened(args.bundle) as stream:
-        seal = read_seal(stream, args.bundle)
-        manifest = read_manifest(read_manifest_block(stream, seal), seal)
-        carries = any(member.name.startswith(REHEARSALS_PREFIX) for member in manifest.members)
-        rehearsals = rehearsed.of(begin(stream, args.bundle)) if carries else []
-        sbom = sboms.read(stream, manifest)
+        bundle = begin(stream, args.bundle, [])
+        manifest, rehearsals = bundle.manifest, rehearsed.of(bundle)
+        sbom = sealed_file.sbom(manifest, bundle.read)
     document = sboms.parsed(sbom)
     if args.sbom:
         if sbom is None:

@@ -1,22 +1,26 @@
 """inspect: show the contents of a bundle, of a folder that push --to wrote, or of an installed image."""
 
 import argparse
+from contextlib import ExitStack, closing
 from typing import Any, Dict, List, Optional, Tuple
 
 from deployer.cli.site import common
+from deployer.contract.base.errors import IntegrityError
+from deployer.contract.base.json_records import Fields, parse
 from deployer.contract.base.shell import quoted
 from deployer.contract.base.text import counted
 from deployer.contract.bundle.job import RANKS
 from deployer.contract.bundle.manifest import DATA_PREFIX, OURS, REHEARSALS_PREFIX, Manifest
-from deployer.contract.bundle.sealed_file import TAIL, Seal, manifest_bytes, parse_manifest
+from deployer.contract.bundle.sealed_file import TAIL, Seal, manifest_bytes, parse_manifest, sbom
 from deployer.contract.bundle.sshsig import Key
 from deployer.contract.site.plan import NO_MPI
 from deployer.site.install import incoming
+from deployer.site.install.receive import SegmentSources
 from deployer.site.storage import store
 from deployer.site.storage.space import human
 from deployer.system import files, terminal
 from deployer.system.trust import several_bundles, trust
-from deployer.system.trust.verify import opened, read_manifest_block, read_seal
+from deployer.system.trust.verify import begin, opened, read_manifest_block, read_seal
 
 #: Width of the column with a member's size.
 _SIZE = 14
@@ -26,6 +30,7 @@ def add_parsers(subparsers: Any) -> None:
     """Register the command."""
     command = common.add_store_command(subparsers, "inspect", _inspect)
     common.add(command, "what", "WHAT", "a bundle, a folder that push --to wrote, or an installed image: see `list`")
+    common.flag(command, "--packages", "list the packages in the image instead: the sealed SBOM of the bundle")
 
 
 def show_several(args: argparse.Namespace, file: str) -> bool:
@@ -48,6 +53,10 @@ def _inspect(args: argparse.Namespace) -> None:
     is_path = files.exists(args.what) or "/" in args.what or args.what.endswith(".tar")
     image = None if is_path else store.locate(args.root).find(args.what)
     path = store.locate(args.root).bundle(image.receipt) if image else args.what
+    if args.packages:
+        packages = _packages(path, store.Store(args.root or path))
+        common.show_result(args, {"packages": packages}, *packages)
+        return
     keys: Optional[List[Key]] = None
     if image and not files.is_file(path):
         manifest, digest = image.manifest(), image.receipt.digest  # its bundle was not kept
@@ -78,6 +87,20 @@ def _read(path: str) -> Tuple[Manifest, Seal, List[Key]]:
             block = read_manifest_block(stream, seal)
     data = manifest_bytes(block, seal)
     return parse_manifest(data, seal), seal, trust.establish(data, seal.signatures, []).keys
+
+
+def _packages(path: str, where: store.Store) -> List[str]:
+    """Return name and version of each component in the SBOM of a bundle or of its parts. Its digests are checked."""
+    with ExitStack() as opened_here:
+        if files.is_folder(path):
+            parcel = incoming.open_parcel(path)
+            manifest, read = parcel.manifest, opened_here.enter_context(closing(SegmentSources(parcel, where))).content
+        else:
+            bundle = begin(opened_here.enter_context(opened(path)), path, [])
+            manifest, read = bundle.manifest, bundle.read
+        data = sbom(manifest, read) or b"{}"
+    components = Fields(parse(data, "the SBOM", IntegrityError), "the SBOM", IntegrityError).items("components")
+    return sorted(f"{each.text('name')} {each.maybe_text('version') or ''}" for each in components)
 
 
 def show_manifest(manifest: Manifest) -> None:

@@ -12,6 +12,7 @@ from deployer.contract.bundle import plan_update
 from deployer.site.install import install as installing
 from deployer.site.install import squash, take_plan
 from deployer.site.install.receive import receive
+from deployer.site.media import media
 from deployer.site.storage import space, store
 from deployer.site.storage.store import InstalledImage, Store
 from deployer.system import files, terminal, workers
@@ -35,7 +36,11 @@ def add_parsers(subparsers: Any) -> None:
     common.add(command, "image", store.REFERENCE, "an installed image: see `list`")
     common.add(command, "--jobs", "N", _JOBS, type=common.count)
     command = common.add_store_command(subparsers, "receive", _receive)
-    common.add(command, "folder", "DIR", "the folder that push --to wrote, complete")
+    text = "a folder that push --to wrote, complete; of several media, those that are here, in any order"
+    common.add(command, "folders", "DIR", text, nargs="+")
+    text = "the private key for encrypted media (default: ~/.ssh/id_ed25519)"
+    common.add(command, "--identity", "FILE", text)
+    common.add(command, "--age", "FILE", "the program that decrypts (default: age in PATH)", default="age")
     add_squashfs(command)
     command = common.add_store_command(subparsers, "take-plan", _take_plan)
     common.add(command, "file", "FILE", "a file that `plan -o` wrote; - reads what push sends")
@@ -70,7 +75,15 @@ def _suggest(args: argparse.Namespace, image: InstalledImage) -> None:
 
 def _receive(args: argparse.Namespace) -> None:
     where = store.locate(args.root)
-    folder = os.path.abspath(args.folder)
+    folders = [os.path.abspath(folder) for folder in args.folders]
+    key = args.identity or os.path.expanduser("~/.ssh/id_ed25519")
+    with Meter("copy") as meter:
+        folder, missing = media.gather(folders, where, key, args.age, meter)
+    if missing:
+        line = f"kept what has arrived; missing: {', '.join(missing).replace('-', ' ')}"
+        common.show_result(args, {"folder": None, "missing": missing}, line)
+        common.suggest(args, "receive", "DIR", *(["--identity", args.identity] if args.identity else []))
+        return
     _suggest(args, show_received(lambda meter: receive(folder, where, meter), where, args.json, args.squashfs))
 
 

@@ -10,9 +10,6 @@ from deployer.connected.rootfs.archive import ArchiveImage
 from deployer.contract.bundle.job import Job
 from deployer.contract.bundle.manifest import DataNeed
 
-#: The member with the SBOM.
-SBOM_MEMBER = "deployer/sbom.cdx.json"
-
 
 class Contents(NamedTuple):
     """The contents of a bundle.

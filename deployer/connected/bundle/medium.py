@@ -1,15 +1,18 @@
-"""README.txt on a medium: its contents, and the commands for the person at the site."""
+"""What is on media beside the parts of a bundle, above all README.txt for the person at the site (docs/adr/0072)."""
 
 from collections.abc import Sequence
 
-from deployer.connected.bundle.shipment import SUMS, Shipment
+from deployer.connected.bundle.pyz import make_pyz
+from deployer.connected.bundle.shipment import ENCRYPTED_FILE, SUMS, Shipment, on_disk, split
+from deployer.contract.base.errors import UsageError
 from deployer.contract.base.text import counted
 from deployer.contract.bundle.manifest import Manifest
+from deployer.system import age, process
 
 _TEXT = """\
 {label}, a bundle of deployer in {parts}
 digest {digest}
-
+{which}
 Copy this folder to a login node of the site, which needs Python 3.6 or later. In the copy:
 
   1. Check that the copy is complete: each line ends with OK.
@@ -21,18 +24,31 @@ Copy this folder to a login node of the site, which needs Python 3.6 or later. I
 To see what is in it: python3 deployer.pyz inspect .
 If another person made it, compare the digest by phone or on paper: `receive` prints it again.
 """
+_ENCRYPTED_TEXT = """\
+Encrypted files, for the owner of a certain key only.
+{which}
+Copy this folder to a login node of the site, which needs Python 3.6 or later and the program age. In the copy:
+
+     sha256sum -c {sums}  # each line ends with OK
+     python3 deployer.pyz receive . --root ROOT --identity KEY  # ROOT: a folder that all nodes share
+"""
+#: Bytes on each medium for README.txt, SHA256SUMS and the file system itself.
+_SPARE = 2 * 1024 * 1024
 #: Bytes on disk for each file beyond its size: half a 4 KiB block on average, as in `receive`.
 _HALF_BLOCK = 2048
 _RUN = """Run a job{others}.
      cd ROOT && python3 deployer.pyz run {label} --wait{command}"""
 
 
-def readme(manifest: Manifest, digest: str, shipment: Shipment, plans: Sequence[str], partial: bool) -> str:
+def readme(
+    manifest: Manifest, digest: str, plans: Sequence[str], partial: bool, shipment: Shipment, mark: str = ""
+) -> str:
     """Return the text of README.txt.
 
     Args:
         plans: the sites for which the bundle has plans.
         partial: the folder lacks the parts that the site already has.
+        mark: which of several media it is. Their parts and the bundle need space at the same time.
     """
     label, jobs = f"{manifest.name}:{manifest.version}", [job.name for job in manifest.jobs]
     others = f"; its name follows {label} (default: {jobs[0]}; others: {', '.join(jobs[1:])})" if jobs[1:] else ""
@@ -41,13 +57,51 @@ def readme(manifest: Manifest, digest: str, shipment: Shipment, plans: Sequence[
         others += f"; SITE is one of {', '.join(plans)}"
         command = f" --plan SITE{command}"
     run = _RUN.format(label=label, others=others, command=command)
-    space = shipment.ending.end + manifest.unpacked + manifest.image.entries * _HALF_BLOCK
+    end = shipment.ending.end
+    space = end + (max(end, manifest.unpacked) if mark else manifest.unpacked) + manifest.image.entries * _HALF_BLOCK
     return _TEXT.format(
         label=label,
         parts=f"{counted(len(shipment.parts), 'part')}, {shipment.size / 1e6:.1f} MB",
         digest=digest,
+        which=_which(mark),
         sums=SUMS,
         root="the folder that has the earlier bundles" if partial else "a folder that all nodes share",
         space=f"{space / 1e6:.1f}",
         use="Run bundles that need this data." if manifest.is_data else run,
     )
+
+
+def encrypted_readme(mark: str) -> str:
+    """Return the text of README.txt on an encrypted medium, which does not say what is on it."""
+    return _ENCRYPTED_TEXT.format(which=_which(mark), sums=SUMS)
+
+
+def _which(mark: str) -> str:
+    return f"\nThis is {mark.replace('-', ' ')}. `receive` takes the media in any order.\n" if mark else ""
+
+
+def cut(shipment: Shipment, size: int) -> list[Shipment]:
+    """Return what each medium of ``size`` bytes gets. Raises UsageError if one is too small for the largest part."""
+    # Each encrypted file repeats the bundle's ending.
+    own = _SPARE + len(make_pyz()) + len(shipment.data) * (size // ENCRYPTED_FILE + 1)
+    least = own + max(map(on_disk, shipment.parts), default=0)
+    if size < least:
+        raise UsageError(f"media of {size / 1e6:.1f} MB are too small", f"the least is {least / 1e6 + 0.1:.1f}MB")
+    return split(shipment, size - own)
+
+
+def encryption(keys: Sequence[str]) -> Sequence[str]:
+    """Return the command that encrypts to these public keys, or to those in these files.
+
+    Raises:
+        UsageError: age refuses a key, or warns that it leaves one out.
+        MissingTool: there is no age.
+    """
+    argv = ["age", "--encrypt"]
+    for key in keys:
+        argv += ["-r" if key.startswith(("ssh-", "age1")) else "-R", key]
+    tried = process.run(argv, age.SECONDS, check=False)
+    if tried.returncode or tried.stderr:
+        hint = "give --encrypt-to a public key of type ssh-ed25519 or ssh-rsa without options, or a file with such keys"
+        raise UsageError(age.problem(tried.stderr), hint)
+    return argv

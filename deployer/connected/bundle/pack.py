@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import zstandard
 
 import deployer
-from deployer.connected.bundle.contents import SBOM_MEMBER, Contents
+from deployer.connected.bundle.contents import Contents
 from deployer.connected.bundle.layer import codecs, known_layers, overlays
 from deployer.connected.bundle.layer.framecache import FrameCache
 from deployer.connected.bundle.layer.known_layers import DamagedLayer, KnownLayer
@@ -419,5 +419,5 @@ def _write_sbom(writer: BundleWriter, contents: Contents, layer: KnownLayer) -> 
         lines = sbom.make(contents.name, contents.version, listed, packages, contents.data)
         layer = layer._replace(sbom=[made_of.hexdigest(), *(line.decode() for line in lines)])
     pieces = [piece.encode() for piece in layer.sbom[1:]]
-    writer.pieces(SBOM_MEMBER, sum(map(len, pieces)), pieces)
+    writer.pieces(manifests.SBOM_MEMBER, sum(map(len, pieces)), pieces)
     return layer

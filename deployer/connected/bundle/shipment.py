@@ -1,7 +1,7 @@
 """The parts of a bundle that a site lacks, as one stream or as files in a folder."""
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -11,13 +11,17 @@ from deployer.contract.bundle import delta, sealed_file
 from deployer.contract.bundle.delta import Ending, HeldSegments, Part, Range
 from deployer.contract.bundle.manifest import Manifest
 from deployer.contract.bundle.sealed_file import Seal
-from deployer.system import files
+from deployer.system import age, files, process
 
 _CHUNK = 1024 * 1024
 
 #: A list of all files with their SHA-256 for ``sha256sum -c``. Written last.
 SUMS = "SHA256SUMS"
 README = "README.txt"
+#: Bytes of one encrypted file. The site decrypts all of it before it uses any, and may ask for a passphrase each time.
+ENCRYPTED_FILE = 256 * 1024**2
+#: The largest usual block of a medium's file system: exFAT on large sticks.
+_BLOCK = 128 * 1024
 
 
 class Shipment(NamedTuple):
@@ -46,6 +50,33 @@ def shipment_for(stream: IO[bytes], seal: Seal, manifest: Manifest, held: HeldSe
     return Shipment(ending, data, delta.cut(delta.missing(manifest.segments, held)))
 
 
+def split(what: Shipment, room: int) -> list[Shipment]:
+    """Divide a shipment, in order, into several whose parts need at most ``room`` bytes on a disk, or have one part."""
+    pieces: list[list[Part]] = [[]]
+    left = room
+    for part in what.parts:
+        if on_disk(part) > left and pieces[-1]:
+            pieces.append([])
+            left = room
+        pieces[-1].append(part)
+        left -= on_disk(part)
+    return [what._replace(parts=parts) for parts in pieces]
+
+
+def on_disk(part: Part) -> int:
+    """Return the bytes that a part needs at most on a medium: whole blocks, with what encryption adds (0.03 %)."""
+    return ((part.size + part.size // 1024) // _BLOCK + 1) * _BLOCK
+
+
+def new_folder(folder: Path) -> None:
+    """Make a folder. Raises UsageError if it is not empty."""
+    with files.errors_named(f"write {folder}"):
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            hint = "give a new or empty folder: parts of different bundles must not mix"
+            raise UsageError(f"{folder} is not empty", hint)
+
+
 def as_stream(stream: IO[bytes], what: Shipment, advance: Callable[[int], None]) -> Iterator[bytes]:
     """Yield the shipment in the format of the site's ``take``, which installs it.
 
@@ -63,7 +94,13 @@ def as_stream(stream: IO[bytes], what: Shipment, advance: Callable[[int], None])
 
 
 def as_files(
-    stream: IO[bytes], what: Shipment, folder: Path, advance: Callable[[int], None], readme: str = ""
+    stream: IO[bytes],
+    what: Shipment,
+    folder: Path,
+    advance: Callable[[int], None],
+    readme: str = "",
+    mark: str = "",
+    encrypt: Sequence[str] = (),
 ) -> list[Path]:
     """Write the shipment and the deployer.pyz that receives it into a new or empty folder. Return the files.
 
@@ -71,16 +108,14 @@ def as_files(
 
     Args:
         readme: the text for the person who receives the folder.
+        mark: the name of an empty file, which says which of several media this is.
+        encrypt: a command that encrypts. Then several parts are one stream, in a file of up to 256 MiB.
 
     Raises:
         UsageError: the folder is not empty.
         SpaceError: not enough space for the files.
     """
-    with files.errors_named(f"write {folder}"):
-        folder.mkdir(parents=True, exist_ok=True)
-        if any(folder.iterdir()):
-            hint = "give a new or empty folder: parts of different bundles must not mix"
-            raise UsageError(f"{folder} is not empty", hint)
+    new_folder(folder)
     written: list[Path] = []
     sums = ""
 
@@ -94,12 +129,23 @@ def as_files(
                 advance(len(piece))
         return f"{digest.hexdigest()}  {name}\n"
 
+    def write_encrypted(name: str, few: Shipment) -> str:
+        written.append(folder / name)
+        with files.published(str(folder / name)) as target:
+            process.run(encrypt, age.SECONDS, stdin=b"".join(as_stream(stream, few, advance)), stdout=target)
+        return f"{files.sha256_file(str(folder / name))}  {name}\n"
+
     try:
         sums += write("deployer.pyz", iter([make_pyz()]))
         sums += write(README, iter([readme.encode()])) if readme else ""
-        sums += write(what.ending.name, iter([what.data]))
-        for part in what.parts:
-            sums += write(part.name, _read(stream, part))
+        sums += write(mark, iter([])) if mark else ""
+        if encrypt:
+            for number, few in enumerate(split(what, ENCRYPTED_FILE), 1):
+                sums += write_encrypted(f"{number:04}{delta.ENCRYPTED}", few)
+        else:
+            sums += write(what.ending.name, iter([what.data]))
+            for part in what.parts:
+                sums += write(part.name, _read(stream, part))
         write(SUMS, iter([sums.encode()]))
     except BaseException:
         for path in written:

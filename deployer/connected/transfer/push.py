@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 from deployer.connected.bundle import medium
-from deployer.connected.bundle.shipment import Shipment, as_files, as_stream, shipment_for
+from deployer.connected.bundle.shipment import Shipment, as_files, as_stream, new_folder, shipment_for
 from deployer.connected.check.check import Verdict, check_carried
 from deployer.connected.ground import locked_folder, progress
 from deployer.connected.site_profile.profile import Profile
@@ -404,11 +404,17 @@ def _uploaded(
     return done.installed(answer, started, sent)
 
 
-def push_to(bundle: Path, folder: Path, receipt: Path | None = None) -> FolderPush:
+def push_to(
+    bundle: Path, folder: Path, receipt: Path | None = None, size: int = 0, keys: Sequence[str] = ()
+) -> FolderPush:
     """Write the segments that a site lacks into a folder, for transport by other means.
 
     Args:
         receipt: the output of the site's ``receipt`` command. Without it, the complete bundle is written.
+        size: bytes of each medium, which gets a numbered folder; 0: write to the folder itself.
+        keys: as in ``medium.encryption``.
+
+    After an error, nothing that was written remains.
     """
     held: HeldSegments = frozenset()
     if receipt is not None:
@@ -418,11 +424,24 @@ def push_to(bundle: Path, folder: Path, receipt: Path | None = None) -> FolderPu
         _verify(verification, bundle, size_of(stream))
         manifest = verification.manifest
         shipment = shipment_for(stream, verification.seal, manifest, held)
-        text = medium.readme(manifest, verification.digest, shipment, plans_in(manifest), bool(held))
-        with progress.bar("write", shipment.size) as advance:
-            as_files(stream, shipment, folder, advance, text)
-    size, count = shipment.size, len(shipment.parts)
-    return FolderPush(verification.digest, str(folder), size, count, plans_in(manifest), manifest.is_data)
+        plans = plans_in(manifest)
+        readme = functools.partial(medium.readme, manifest, verification.digest, plans, bool(held))
+        encrypt = medium.encryption(keys) if keys else ()
+        media = medium.cut(shipment, size) if size else [shipment]
+        new_folder(folder)
+        written: list[Path] = []
+        try:
+            with progress.bar("write", sum(each.size for each in media)) as advance:
+                for number, each in enumerate(media, 1):
+                    mark, place = (delta.MEDIUM % (number, len(media)), folder / str(number)) if size else ("", folder)
+                    text = medium.encrypted_readme(mark) if keys else readme(each, mark)
+                    written += as_files(stream, each, place, advance, text, mark, encrypt)
+        except BaseException:
+            for path in written:
+                path.unlink(missing_ok=True)
+            raise
+    sent, count = shipment.size, len(shipment.parts)
+    return FolderPush(verification.digest, str(folder), sent, count, plans, manifest.is_data)
 
 
 def _verify(verification: Verification, bundle: Path, size: int) -> None:

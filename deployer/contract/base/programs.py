@@ -3,6 +3,7 @@
 from typing import Dict
 
 _PACKAGES: Dict[str, str] = {
+    "age": "age",
     "apt-config": "apt",
     "bash": "bash",
     "dpkg-deb": "dpkg",

@@ -18,6 +18,11 @@ from deployer.contract.bundle.manifest import Manifest, Segment
 
 SCHEMA = "held"
 
+#: The empty file on each of several media: its number and how many there are. It only makes messages better.
+MEDIUM, MEDIUM_NAME = "medium-%d-of-%d", re.compile(r"^medium-([1-9]\d{0,2})-of-([1-9]\d{0,2})$")
+#: The end of an encrypted file's name. Decrypted, it is a stream as ``push`` sends it.
+ENCRYPTED = ".age"
+
 #: Parts are filled up to this size. With about 2 MiB in flight in ssh, a broken connection loses less than 8 MiB.
 PART_SIZE = 5 * 1024 * 1024
 
@@ -54,21 +59,17 @@ class Range(NamedTuple):
     def end(self) -> int:
         return self.offset + self.size
 
+    @property
+    def name(self) -> str:
+        return "%d-%d.%s" % (*self, "part" if isinstance(self, Part) else "end")
+
 
 class Part(Range):
     """A part: some of the bundle's segments."""
 
-    @property
-    def name(self) -> str:
-        return "%d-%d.part" % self
-
 
 class Ending(Range):
     """The bundle from the header of its manifest to its last byte."""
-
-    @property
-    def name(self) -> str:
-        return "%d-%d.end" % self
 
 
 def read_name(name: str) -> Optional[Range]:

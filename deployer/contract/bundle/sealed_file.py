@@ -11,7 +11,7 @@ import functools
 import hashlib
 import json
 import re
-from typing import Dict, Iterable, List, NamedTuple, Tuple
+from typing import Callable, Dict, Iterable, List, NamedTuple, Optional, Tuple
 
 from deployer.contract.base import json_records, tarformat
 from deployer.contract.base.errors import IntegrityError, UsageError
@@ -200,6 +200,18 @@ def member_segments(manifest: Manifest, name: str) -> List[Segment]:
     if name not in by_member:
         raise IntegrityError(f"the bundle has no member {name}")
     return by_member[name]
+
+
+def sbom(manifest: Manifest, read: Callable[[Segment], bytes]) -> Optional[bytes]:
+    """Return the SBOM of a bundle, or None if it has none. Raises IntegrityError if it is too large.
+
+    Args:
+        read: returns the bytes of a segment after checking its digest.
+    """
+    segments = contents(manifest.members, manifest.segments).get(manifests.SBOM_MEMBER, ())
+    if sum(segment.size for segment in segments) > MAX_MANIFEST:
+        raise IntegrityError(f"{manifests.SBOM_MEMBER} is too large to be read")
+    return b"".join(map(read, segments)) or None
 
 
 def payload(manifest: Manifest) -> str:

@@ -33,7 +33,7 @@ _CHUNK = 1024 * 1024
 _MAX_LINE = 64
 _AGAIN = "push again: complete parts are not sent again"
 #: The hint if the disk is full.
-NO_SPACE = "free some space or quota and push again: received parts stay"
+NO_SPACE = "free some space or quota and push or receive again: received parts stay"
 _log = logging.getLogger("deployer.incoming")
 
 #: Seconds after which a push counts as abandoned and is removed; an active push writes much more often.
@@ -142,22 +142,29 @@ def open_parcel(folder: str) -> Parcel:
     places = [place for place in map(delta.read_name, names) if place]
     endings = [place for place in places if isinstance(place, Ending)]
     if len(endings) != 1:
-        raise UsageError(
-            "{} contains {}".format(folder, "no bundle's parts" if not endings else "parts of several bundles"),
-            "give the folder that push --to wrote, with all its files",
-        )
+        hint = "give the folder that push --to wrote, with all its files"
+        if any(name.endswith(delta.ENCRYPTED) for name in names):
+            hint = "it is encrypted: install it with `receive`, then inspect the installed image"
+        what = "no bundle's parts" if not endings else "parts of several bundles"
+        raise UsageError(f"{folder} contains {what}", hint)
     place = endings[0]
     path = os.path.join(folder, place.name)
     with files.errors_named("read " + path), files.open_regular(path) as stream:
         data = stream.read(sealed_file.MAX_MANIFEST)
     ending, seal, manifest = delta.decompress(data, place)
-    parts = sorted(place for place in places if isinstance(place, Part) and _is_whole(folder, place))
+    parts = parts_in(folder)
     paths = [os.path.join(folder, name) for name in names if name.endswith(BEGUN)]
     # Another push may have renamed or removed a file.
     states = [(path, files.status(path, follow=False)) for path in paths]
     begun = [Begun(path=path, size=state.st_size) for path, state in states if state and stat.S_ISREG(state.st_mode)]
     begun.sort(key=lambda beginning: -beginning.size)
     return Parcel(folder=folder, ending=ending, seal=seal, manifest=manifest, parts=parts, begun=begun)
+
+
+def parts_in(folder: str) -> List[Part]:
+    """Return the complete parts in a folder, in order."""
+    places = map(delta.read_name, files.names(folder))
+    return sorted(place for place in places if isinstance(place, Part) and _is_whole(folder, place))
 
 
 def _is_whole(folder: str, part: Part) -> bool:
@@ -340,7 +347,7 @@ def stale(store: Store) -> Iterator[str]:
             continue
         for below in names:
             path = os.path.join(folder, below)
-            named = below == BUNDLE or below.endswith(BEGUN) or delta.read_name(below)
+            named = below == BUNDLE or below.endswith(BEGUN) or delta.read_name(below) or delta.MEDIUM_NAME.match(below)
             if not named and age(path) > _STALE_TEMPORARY:
                 yield path
 

@@ -83,7 +83,7 @@ def _receive(
     checked = False  # an earlier receive may have copied unchecked segments
     if not (is_rebuilt(target, digest) and _has_ending(target, parcel)):  # it may have been signed in the meantime
         checked = parcel.arrived > parcel.seal.offset * LITTLE
-        _check_space(parcel, store, parcel.arrived if checked and parcel.folder == gathered else 0)
+        check_space(parcel, store, parcel.arrived if checked and parcel.folder == gathered else 0)
         # Without its parts, the file must survive a power failure; with them, it can be assembled again.
         rebuild(parcel, store, target, progress, checked, flushed=checked)
         if parcel.folder == gathered and checked:  # the image needs their space
@@ -104,19 +104,20 @@ def _receive(
     return outcome._replace(bundle=finish(store, digest, outcome.image))
 
 
-def _check_space(parcel: Parcel, store: Store, freed: int) -> None:
+def check_space(parcel: Parcel, store: Store, freed: int, coming: int = 0) -> None:
     """Raise SpaceError unless there is space for the bundle, and for the image unless it may share an installed one's.
 
     Args:
         freed: bytes of parts that are removed before the image is written.
+        coming: bytes of parts that are first copied here, and are removed with the others.
     """
     bundle, manifest = parcel.seal.offset + len(parcel.ending), parcel.manifest
     with files.errors_named("write under " + store.root, incoming.NO_SPACE):
         os.makedirs(store.images, exist_ok=True)
         if store.installed():
-            space.check(store.images, bundle, 1)
+            space.check(store.images, bundle + coming, 1)
         else:
-            space.check(store.images, max(bundle, bundle + manifest.unpacked - freed), manifest.image.entries)
+            space.check(store.images, bundle + max(coming, manifest.unpacked - freed), manifest.image.entries)
 
 
 def finish(store: Store, digest: str, image: InstalledImage) -> Optional[str]:

@@ -21,7 +21,7 @@ from deployer.connected.rootfs.flatten import CHANGES
 from deployer.contract.base.shell import quoted
 from deployer.contract.base.tarformat import FILE, TarEntry
 from deployer.contract.bundle.manifest import APP_PREFIX, DATA_PREFIX, PLANS_PREFIX, Manifest
-from deployer.contract.bundle.sealed_file import member_segments
+from deployer.contract.bundle.sealed_file import member_segments, sbom
 from deployer.contract.site import plan as plans
 from deployer.system.trust.verify import Verification, begin, opened, size_of, verify
 
@@ -59,7 +59,7 @@ def make(path: str, before: str | None, today: dt.date) -> str:
             verified = verify(stream, path, progress=advance)
         bundle = begin(stream, path)
         manifest = bundle.manifest
-        document = sboms.parsed(sboms.read(stream, manifest))
+        document = sboms.parsed(sbom(manifest, bundle.read))
         found = _searched(bundle)
         made = [plans.read(_content(bundle, name), name) for name in _members(manifest, PLANS_PREFIX)]
         rehearsals = rehearsed.of(bundle)

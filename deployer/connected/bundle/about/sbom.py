@@ -12,7 +12,7 @@ import uuid
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from cyclonedx.contrib.license.factories import LicenseFactory
 from cyclonedx.model import HashAlgorithm, HashType
@@ -26,15 +26,10 @@ from packageurl import PackageURL
 
 import deployer
 from deployer.connected.bundle.about.packages import DEB, PYPI, Package, PackageInventory, System, of_metadata
-from deployer.connected.bundle.contents import SBOM_MEMBER
 from deployer.connected.rootfs import wheels
 from deployer.contract.base import json_records
 from deployer.contract.base.errors import IntegrityError
-from deployer.contract.bundle import sealed_file
-from deployer.contract.bundle.manifest import Manifest
 from deployer.system import files
-
-MEMBER = SBOM_MEMBER
 
 #: The memory limit in bytes for reading an SBOM (records.memory): about 100,000 packages.
 MAX_MEMORY = 200_000_000
@@ -149,23 +144,8 @@ def _component(package: Package, places: list[str], system: System) -> Component
     )
 
 
-def read(stream: IO[bytes], manifest: Manifest) -> bytes | None:
-    """Return the SBOM of an open bundle, or None if it has none. Raises IntegrityError if the bundle is damaged."""
-    pieces = b""
-    segments = sealed_file.contents(manifest.members, manifest.segments).get(MEMBER, ())
-    if sum(segment.size for segment in segments) > sealed_file.MAX_MANIFEST:
-        raise IntegrityError(f"{MEMBER} is too large to be read")
-    for segment in segments:
-        stream.seek(segment.offset)
-        piece = stream.read(segment.size)
-        if hashlib.sha256(piece).hexdigest() != segment.sha256:
-            raise IntegrityError(f"{MEMBER} does not match the bundle's manifest")
-        pieces += piece
-    return pieces or None
-
-
 def parsed(data: bytes | None) -> json_records.Record:
-    """Return the SBOM from ``read`` as a document, or an empty one if the bundle has none.
+    """Return the SBOM of a bundle as a document, or an empty one if the bundle has none.
 
     Each component is an object with a name; its version, type, purl and licences have CycloneDX types.
 

@@ -8,6 +8,7 @@ import pytest
 from deployer.cli.site import main
 from deployer.contract.base.errors import IntegrityError, UsageError
 from deployer.contract.bundle.job import Job
+from deployer.contract.bundle.manifest import SBOM_MEMBER
 from deployer.site.storage.store import Store
 from tests import bundles
 from tests.signing import TestKey, signed
@@ -77,3 +78,37 @@ def test_a_path_is_never_looked_for_among_images(tmp_path, monkeypatch, capsys):
     code, _, err = run(capsys, tmp_path / "none.tar")
     assert code == UsageError.exit_code
     assert "none.tar" in err.splitlines()[0]
+
+
+def test_the_packages_are_read_from_the_sealed_bundle(tmp_path, capsys):
+    sbom = {
+        "components": [{"name": "zlib", "version": "1.3"}, {"name": "own"}, {"name": "a\u001b[31m", "version": "1"}]
+    }
+    good = dict(sbom, components=sbom["components"][:2])
+    for number, text in enumerate((json.dumps(good), json.dumps(sbom), "{")):
+        data = bundles.build(extra=[(SBOM_MEMBER, text.encode())], version=str(number))
+        path, media = tmp_path / f"{number}.tar", tmp_path / f"media{number}"
+        path.write_bytes(data)
+        media.mkdir()
+        for name, content in shipment(data)[1]:
+            (media / name).write_bytes(content)
+        for what in (path, media):
+            code, out, err = run(capsys, what, "--packages", "--root", tmp_path / "root")
+            if number == 0:
+                assert (code, out) == (0, "own \nzlib 1.3\n")
+                assert json.loads(run(capsys, what, "--packages", "--json")[1]) == {"packages": ["own ", "zlib 1.3"]}
+            else:
+                assert (code, out) == (4, "")
+                assert "\x1b" not in err
+    part = min(tmp_path.glob("media0/*.part"))
+    part.write_bytes(b"x" * part.stat().st_size)
+    assert run(capsys, tmp_path / "media0", "--packages")[0] == 4
+    assert part.exists()  # a medium is left alone
+    part.unlink()
+    code, _, err = run(capsys, tmp_path / "media0", "--packages")
+    assert code == 2
+    assert "are neither in" in err
+    (tmp_path / "none.tar").write_bytes(bundles.build())
+    code, _, err = run(capsys, tmp_path / "none.tar", "--packages")
+    assert code == 4
+    assert "field 'components' is missing" in err

@@ -12,6 +12,7 @@ from deployer.connected.bundle.about.packages import DEB, PYPI, Package, Package
 from deployer.connected.bundle.contents import Contents
 from deployer.connected.rootfs.archive import ArchiveImage
 from deployer.contract.base.errors import IntegrityError
+from deployer.contract.bundle import sealed_file
 from deployer.system.trust.verify import begin, opened
 from tests import bundles, wheels
 from tests.tars import layer, root_of
@@ -100,13 +101,15 @@ def test_every_bundle_has_one_and_a_damaged_one_is_told(tmp_path: Path) -> None:
     contents = Contents("tiny", "1", lambda _: ArchiveImage("amd64", {}, root))
     path = packing.pack(contents, [], tmp_path / "b.tar").path
     with opened(str(path)) as stream:
-        manifest = begin(stream, str(path)).manifest
-        data = sbom.read(stream, manifest)
+        bundle = begin(stream, str(path))
+        data = sealed_file.sbom(bundle.manifest, bundle.read)
     assert data
     assert sbom.counts(json.loads(data)) == {"deb": 1}
     bundles.flip(path, path.read_bytes().index(b"pkg:deb/debian/x"))
-    with opened(str(path)) as stream, pytest.raises(IntegrityError):
-        sbom.read(stream, manifest)
+    with opened(str(path)) as stream:
+        bundle = begin(stream, str(path))
+        with pytest.raises(IntegrityError):
+            sealed_file.sbom(bundle.manifest, bundle.read)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""Bundles that arrive on several media, or encrypted."""
