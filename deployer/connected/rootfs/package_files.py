@@ -7,6 +7,9 @@ The image itself makes these claims: a list may contain a file that its package 
 import csv
 import posixpath
 import re
+from collections.abc import Iterable
+
+from deployer.connected.rootfs.entries import FileContent
 
 _DPKG = "var/lib/dpkg/info/"
 _DPKG_LIST = re.compile(rf"{_DPKG}([^/]+)\.list")
@@ -22,6 +25,15 @@ class PackageFiles:
     def __init__(self) -> None:
         self._paths: set[str] = set()
         self._names: set[str] = set()
+
+    @classmethod
+    def of(cls, files: Iterable[tuple[str, FileContent]]) -> "PackageFiles":
+        """Return the paths that the lists among some files have."""
+        packages = cls()
+        for path, content in files:
+            if cls.is_list(path):
+                packages.add(path, content.read(0, content.size))
+        return packages
 
     @staticmethod
     def is_list(path: str) -> bool:
