@@ -48,8 +48,8 @@ class PackageFiles:
             self._names.add(debian[1])
             self._paths.update(_merged(line.lstrip("/")) for line in lines)
         elif python:
-            named = (row[0] for row in csv.reader(lines) if row)
-            self._paths.update(posixpath.normpath(posixpath.join(python[1] or "", name)) for name in named)
+            names = [posixpath.join(python[1] or "", row[0]) for row in csv.reader(lines) if row]
+            self._paths.update(posixpath.normpath(name) if "./" in name else name for name in names)
 
     def __contains__(self, path: str) -> bool:
         bytecode = _BYTECODE.fullmatch(path)

@@ -64,7 +64,8 @@ class Secret(NamedTuple):
 
 def in_tree(tree: FlattenedRootfs) -> list[Secret]:
     """Return the secrets in the files of a root filesystem."""
-    files = [(entry.path.decode(*_CODEC), tree.content(entry)) for entry in tree.entries() if entry.kind == FILE]
+    entries = (entry for entry in tree.entries() if entry.kind == FILE and not entry.path.endswith(b".pyc"))
+    files = [(entry.path.decode(*_CODEC), tree.content(entry)) for entry in entries]
     return list(in_files(files, PackageFiles.of(files)))
 
 
