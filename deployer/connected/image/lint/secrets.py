@@ -3,6 +3,8 @@
 import contextlib
 import itertools
 import os
+import posixpath
+import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +14,7 @@ from deployer.connected.rootfs import secrets
 from deployer.connected.rootfs.entries import FileEntry
 from deployer.connected.rootfs.package_files import PackageFiles
 from deployer.connected.rootfs.secrets import MAX_SIZE, Secret, names_a_secret
+from deployer.contract.base.errors import DeployerError
 from deployer.contract.base.tarformat import FILE
 from deployer.contract.rules.findings import Finding
 from deployer.system import files
@@ -28,7 +31,7 @@ def in_files(source: "DefinitionSource") -> Iterator[Finding]:
     """Check secrets.file in the context, the app folder, and the small files of data folders."""
     data = (path for folder in source.definition.data_folders.values() for path in _smallest(folder))
     for path in dict.fromkeys((*source.context, *source.app, *data)):
-        with contextlib.suppress(OSError), files.open_regular(str(path)) as stream:
+        with contextlib.suppress(OSError, DeployerError), files.open_regular(str(path)) as stream:
             for secret in secrets.in_content(str(path), stream.read(MAX_SIZE + 1)):
                 yield finding("secrets.file", secret.path, what=secret.what, line=secret.line)
 
@@ -57,9 +60,9 @@ def in_image(found: Iterable[Secret], config: Mapping[str, Any]) -> Iterator[Fin
         yield finding("secrets.file", secret.path, what=secret.what, line=secret.line)
     for name, _, value in (entry.partition("=") for entry in config.get("Env") or ()):
         if _is_secret(name, value):
-            yield finding("secrets.variable", f"variable {name}", instruction="ENV", name=name)
+            yield finding("secrets.variable", name, instruction="ENV", name=name)
     words = [*(config.get("Entrypoint") or ()), *(config.get("Cmd") or ()), *(config.get("Labels") or {}).values()]
-    for kind in secrets.in_text(" ".join(words)):
+    for kind in secrets.in_text(" ".join(map(str, words))):
         yield finding("secrets.file", "entrypoint, command and labels", what=kind, line=1)
 
 
@@ -76,7 +79,7 @@ def beside(layers: Sequence[Sequence[FileEntry]], root: "Rootfs", history: Itera
     packages = PackageFiles.of(visible)
     for number, layer in enumerate(layers, 1):
         hidden = [(entry.path, entry.data) for entry in layer if entry.data and id(entry.data) not in shown]
-        names = ((os.fsdecode(path).lstrip("./"), data) for path, data in hidden)
+        names = ((posixpath.normpath(os.fsdecode(path)).lstrip("/"), data) for path, data in hidden)
         for secret in secrets.in_files(names, packages):
             where = f"layer {number}: {secret.path}"
             yield finding("secrets.image", where, what=f"{secret.what} (line {secret.line}), hidden by a later layer")
@@ -92,7 +95,8 @@ def _is_secret(name: str, value: str) -> bool:
 def _smallest(folder: Path) -> list[Path]:
     """Return the smallest files below a folder, up to a total size."""
     paths = (os.path.join(top, name) for top, _, names in os.walk(folder) for name in names)
-    sizes = sorted((state.st_size, path) for path in paths if (state := files.status(path)) and state.st_size)
+    states = ((files.status(path, follow=False), path) for path in paths)
+    sizes = sorted((state.st_size, path) for state, path in states if state and stat.S_ISREG(state.st_mode))
     totals = itertools.accumulate(size for size, _ in sizes)
     within = itertools.takewhile(lambda pair: pair[0] <= _DATA, zip(totals, sizes, strict=True))
     return [Path(path) for _, (_, path) in within]

@@ -58,8 +58,9 @@ def test_every_secret_of_an_image_is_found_and_what_a_bundle_lacks_is_a_warning(
     expected = {f"/root/{name}" for name, *_ in planted.FILES}
     files = [(f"root/{name}", content.encode()) for name, content, *_ in planted.FILES]
     layers = [
-        layer(("./root/deleted.txt", HUB.encode()), ("root/replaced", HUB.encode()), ("usr/bin/x", b"x")),
-        layer(*files, ("root/.wh.deleted.txt", b""), ("root/replaced", b"nothing")),
+        layer(("./root/deleted.txt", HUB.encode()), ("./.netrc", b"password x"), ("usr/bin/x", b"x")),
+        layer(("root/replaced", HUB.encode())),
+        layer(*files, ("root/.wh.deleted.txt", b""), (".wh..netrc", b""), ("root/replaced", b"nothing")),
     ]
     root = Rootfs()
     for each in layers:
@@ -70,13 +71,14 @@ def test_every_secret_of_an_image_is_found_and_what_a_bundle_lacks_is_a_warning(
     }  # fmt: skip
     found = list(secrets.in_image(in_tree(FlattenedRootfs(root)), config))
     assert {item.subject for item in found} == {
-        *expected, "variable LOGIN", "variable AWS_SECRET_ACCESS_KEY", "entrypoint, command and labels",
+        *expected, "LOGIN", "AWS_SECRET_ACCESS_KEY", "entrypoint, command and labels",
     }  # fmt: skip
     assert {item.severity for item in found} == {"error"}
     steps = ["/bin/sh -c #(nop) CMD", f"|1 A={HUB} /bin/sh -c pip install x", "RUN |1 DB_PASSWORD=hunter22 sh"]
     beside = list(secrets.beside(layers, root, steps))
     assert [(item.severity, item.subject) for item in beside] == [
-        ("warning", "layer 1: /root/deleted.txt"), ("warning", "layer 1: /root/replaced"),
+        ("warning", "layer 1: /root/deleted.txt"), ("warning", "layer 1: /.netrc"),
+        ("warning", "layer 2: /root/replaced"),
         ("warning", "step 2 of the history"), ("warning", "step 3 of the history"),
     ]  # fmt: skip
     assert HUB[3:] not in str([*found, *beside])
