@@ -6,7 +6,7 @@ import re
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from deployer.cli.laptop import settings
 from deployer.cli.laptop.remote import site_options
@@ -17,6 +17,7 @@ from deployer.connected.check import check as checking
 from deployer.connected.check.checking import Checking
 from deployer.connected.ground import user_settings
 from deployer.connected.ground.sign import sign, sign_update
+from deployer.connected.image.lint import refuse_errors
 from deployer.connected.linker import index
 from deployer.connected.transfer import push as pushing
 from deployer.connected.transfer.published import profile_of
@@ -29,6 +30,9 @@ from deployer.site.storage.space import human
 from deployer.system import files, terminal
 from deployer.system.trust import several_bundles
 from deployer.system.trust.verify import begin, opened, read_seal
+
+if TYPE_CHECKING:
+    from deployer.connected.bundle.about.diff import Difference
 
 #: The most files that diff lists per kind: added, removed, changed.
 _NAMED = 20
@@ -78,6 +82,7 @@ def add_parsers(subparsers: Any) -> None:
     command = common.add_command(subparsers, "diff", _diff)
     common.add(command, "old", "A.tar", "the earlier bundle")
     common.add(command, "new", "B.tar", "the later bundle")
+    common.repeated(command, "--accept", "CODE", "accept secrets of this code, or one of them (CODE:FILE)")
     common.flag(command, "--files", f"list every file, not only {_NAMED} of each kind")
 
     command = common.add_command(subparsers, "pyz", _pyz)
@@ -241,8 +246,12 @@ def _diff(args: argparse.Namespace) -> None:
     from deployer.connected.bundle.about import diff  # its imports are slow, and push does not need it
 
     difference = diff.diff(args.old, args.new)
-    if common.as_json(args, difference.record()):
-        return
+    if not common.as_json(args, difference.record()):
+        _show_difference(args, difference)
+    refuse_errors(difference.secrets, args.accept)
+
+
+def _show_difference(args: argparse.Namespace, difference: "Difference") -> None:
     terminal.show(*(package.line() for package in difference.packages))
     added, removed, changed = difference.added, difference.removed, difference.changed
     for mark, named in (("+", added), ("-", removed), ("~", changed)):

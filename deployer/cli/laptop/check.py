@@ -11,7 +11,7 @@ from deployer.cli.laptop.remote import ssh_options
 from deployer.cli.site import common
 from deployer.connected.check import check as checking
 from deployer.connected.check.checking import Checking
-from deployer.connected.image.lint import RULES
+from deployer.connected.image.lint import is_own
 from deployer.connected.linker import index
 from deployer.connected.transfer.published import profile_of
 from deployer.connected.transfer.push import plans_in
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     site = profile_of(args.site, args.ssh_config)
     profile = site.selected([args.partition] if args.partition else [], args.mpi, args.launch)
     bundle = named_bundle.path_of(args, site.selected([], args.mpi, args.launch), args.accept)
-    accepted = args.accept if bundle == args.bundle else [code for code in args.accept if code not in RULES]
+    accepted = args.accept if bundle == args.bundle else [code for code in args.accept if not is_own(code)]
     rules = Checking(accepted, None if args.no_cache else index.default_folder(), today)
     verdict, *others = checking.check_all(bundle, profile, rules, args.job)
     exit_code = _EXIT.get(verdict.checked.verdict, 0)

@@ -15,7 +15,7 @@ from deployer.connected.bundle.layer import framecache
 from deployer.connected.check.checking import Checking
 from deployer.connected.ground import caches
 from deployer.connected.ground.locked_folder import lock
-from deployer.connected.image.lint import RULES
+from deployer.connected.image.lint import is_own
 from deployer.connected.linker import commands
 from deployer.connected.rootfs.flatten import CHANGES
 from deployer.contract.base.errors import UsageError
@@ -53,7 +53,8 @@ def add_parsers(subparsers: Any) -> None:
     build.add_architecture(command, "with DEF: pack")
     common.add(command, "--mpi", "NAME", "with --site: use this MPI of the profile in partitions that have several")
     common.add_launch(command)
-    text = "treat this rule of check as a warning, with --site; the plan records it. With DEF: ignore this rule of lint"
+    text = "treat this rule of check as a warning, with --site; the plan records it. With DEF, and "
+    text += "for secrets.*: ignore this rule of lint, or one finding of it (CODE:FILE)"
     common.repeated(command, "--accept", "CODE", text)
     text = "include this part of the kit even if no --site needs it; may be repeated"
     command.add_argument("--kit", action="append", default=[], choices=_PARTS, help=text)
@@ -120,7 +121,8 @@ def _pack(
     """Pack one bundle, and rehearse it if asked."""
     cache = None if args.no_cache else framecache.default_folder()
     with caches.in_use():
-        contents = _contents(args, definition, sites)._replace(kit=args.kit, mount_points=args.mount_point)
+        contents = _contents(args, definition, sites)
+        contents = contents._replace(kit=args.kit, mount_points=args.mount_point, accept=args.accept)
         checking = _checking(args)
         packed = packing.pack(contents, sites, output, args.codec, cache, args.changes, checking, terminal.tell)
     outcome = None
@@ -197,10 +199,11 @@ def _rehearsal_due(args: argparse.Namespace, packed: packing.Packed, profiles: "
 
 def _checking(args: argparse.Namespace) -> Checking:
     """Return the settings for checking the plans."""
-    of_check = [code for code in args.accept if not (args.definition and code in RULES and code != commands.CODE)]
+    own = {word for word in args.accept if is_own(word) and (args.definition or word.startswith("secrets."))}
+    of_check = [word for word in args.accept if word not in own - {commands.CODE}]
     if not args.site:
         if set(of_check) - {commands.CODE}:
-            hint = f"without --site, only {commands.CODE} and, with DEF, codes of lint can be accepted"
+            hint = f"without --site, only {commands.CODE}, secrets.* and, with DEF, codes of lint can be accepted"
             raise UsageError("--accept requires --site", hint)
         return Checking(of_check)
     from deployer.connected.check.check import known_codes

@@ -29,6 +29,7 @@ class Contents(NamedTuple):
         mount_points: further mount points of the image.
         judge: raises Refused if the app folder does not match the image. It receives the image's root filesystem and
             environment. None: there is no definition.
+        accept: the accepted findings of ``lint``, as in ``--accept``.
         identity: returns the ``ArchiveImage.identity`` that ``read`` would return. None: the image must be read first.
     """
 
@@ -44,4 +45,5 @@ class Contents(NamedTuple):
     kit: Collection[str] = ()
     mount_points: Collection[str] = ()
     judge: Callable[[ListedTree, Sequence[str]], None] | None = None
+    accept: Collection[str] = ()
     identity: Callable[[], str] | None = None

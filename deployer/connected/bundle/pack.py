@@ -27,6 +27,8 @@ from deployer.connected.bundle.seal import BundleWriter
 from deployer.connected.check.checking import USUAL, Checking
 from deployer.connected.ground import progress
 from deployer.connected.ground.scratch import Scratch
+from deployer.connected.image import lint
+from deployer.connected.image.lint import secrets
 from deployer.connected.linker import commands, families
 from deployer.connected.linker.commands import Tree
 from deployer.connected.rootfs import datafolder, imageconfig, wheels
@@ -130,8 +132,8 @@ def pack(
 
     Raises:
         UsageError: the contents cannot be packed, or ``output`` is a folder.
-        Refused: a job's command is missing in the image, the app folder does not match the image, the MPI family is
-            ambiguous, or no plan is possible.
+        Refused: a job's command is missing in the image, the app folder does not match the image, the image has a
+            secret, the MPI family is ambiguous, or no plan is possible.
         Unknown: a profile lacks facts for its plan.
         SpaceError: not enough space for the bundle.
     """
@@ -219,6 +221,7 @@ def _packed(
                 lacking = _mount_points(contents, profiles, plans, source.tree)
                 if commands.CODE not in checking.accept:
                     _refuse_missing(contents, settings, source.tree, plans)
+                lint.refuse_errors(secrets.in_image(source.secrets, settings.kept()), contents.accept)
                 if contents.judge:
                     contents.judge(source.tree, settings.env)
                 if standing:

@@ -67,7 +67,7 @@ def from_definition(
     if definition.horovod:
         contents = contents._replace(mpi=[abi for abi in definition.families or () if abi in variants])
     judge = functools.partial(lint.refuse_imports, definition, accept=accept)
-    return contents._replace(data=definition.data_folders, needs=needs, judge=judge)
+    return contents._replace(data=definition.data_folders, needs=needs, judge=judge, accept=accept)
 
 
 def families_for(definition: "Definition", profiles: "Sequence[Profile]") -> list[str] | None:

@@ -149,11 +149,11 @@ class Packing:
         from deployer.connected.image.lint import lint
 
         end = self._begin(BUILD)
+        lint.refuse(self.definition, self._request.accept)
         if self.definition.is_data:
             contents = self._contents()
             end(UNCHANGED, "only data: there is nothing to build")
             return contents
-        lint.refuse(self.definition, self._request.accept)
         try:
             contents = self._contents()
         except (Refused, UsageError, IntegrityError) as error:  # not built, or changed since the build

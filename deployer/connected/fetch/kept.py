@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from deployer.connected.rootfs.running_code import HEAD, runs_code
 from deployer.contract.base.errors import Refused
 from deployer.contract.site import links
 from deployer.contract.site.plan import HOME, JOB
@@ -28,11 +29,6 @@ _TOOLS = re.compile(
     r"(\.cache/(matplotlib|fontconfig|torch_extensions|mesa_shader_cache)|\.config/matplotlib|\.triton|\.nv|"
     r"torchinductor_[^/]*|tmp[a-z0-9_]{8}|pymp-[a-z0-9_]{8})(/|$)|(^|/)__pycache__/|\.pyc$"
 )
-#: Files that a library runs when it loads them: pickles, and code of a hub.
-_RUN = re.compile(r"\.(bin|pt|pth|pkl|pickle|ckpt|joblib|sav)$")
-_CODE = re.compile(r"/(huggingface/modules|torch/hub/[^/]+)/.*\.py$")
-#: The first bytes of a pickle (protocols 2 to 5), and of a zip file, in which torch.save has one.
-_PICKLES = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05", b"PK\x03\x04")
 #: The folder of the hub's files; names of its links beside it are those that programs use.
 _BLOBS = re.compile(r"/blobs/[^/]+$")
 #: The bytes at the beginning of an archive, and the members of a tar file, that are read.
@@ -193,7 +189,7 @@ def _tree(
         _bring(real, place)
         if size in sizes:
             kept.digests.add(files.sha256_file(str(place)))
-        if _CODE.search("/" + below) or (_RUN.search(below) and _is_pickle(place)):
+        if runs_code(below, _head(place)):
             kept.running.append(below)
         top = below.split("/")[0]
         number, total = counts.get(top, (0, 0))
@@ -210,7 +206,6 @@ def _bring(real: str, place: Path) -> None:
         shutil.copyfile(real, place, follow_symlinks=False)
 
 
-def _is_pickle(path: Path) -> bool:
+def _head(path: Path) -> bytes:
     with files.open_regular(str(path)) as stream:
-        begin = stream.read(4)
-    return begin.startswith(_PICKLES)
+        return stream.read(HEAD)

@@ -23,7 +23,7 @@ from deployer.connected.image.builders.transcript import Transcript
 from deployer.connected.image.definition import dockerfile, offline, settings
 from deployer.connected.image.definition.definition import Base, Definition
 from deployer.connected.image.last_build import last_record, record_of
-from deployer.connected.image.lint import lint
+from deployer.connected.image.lint import kept, lint, refuse_errors
 from deployer.connected.image.variants import HorovodVariant
 from deployer.connected.image.wheelhouse import wheelhouse
 from deployer.connected.image.wheelhouse.indexes import indexes
@@ -164,8 +164,8 @@ def _build(
     wheelhouse.check_early(definition, options.mode)
     builder = choice.choose(client, options.builder)
     say(f"builder: {builder.name}")
-    of_builder = [item for item in lint.for_builder(definition, builder) if item.code not in options.accept]
-    lint.refuse_errors(of_builder)
+    of_builder = kept(lint.for_builder(definition, builder), options.accept)
+    refuse_errors(of_builder)
     host = settings.from_host(options.ca_bundle, options.pip_conf, os.environ, options.apt_sources)
     clean = base.ensure(client, wanted, host, say, definition.folder, options.mode.offline)
     with_settings = clean if builder.mounts else settings.build_base(client, clean, host)

@@ -4,8 +4,10 @@ Only frames that differ are decompressed, and only their files are hashed.
 """
 
 import hashlib
+import itertools
+import os
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack, suppress
 from typing import IO, NamedTuple
 
@@ -15,11 +17,15 @@ from deployer.connected.bundle.about import packages
 from deployer.connected.bundle.about.listing import entries_of, units_of
 from deployer.connected.bundle.shipment import shipment_for
 from deployer.connected.ground import frames
-from deployer.connected.rootfs.entries import shown
+from deployer.connected.image.lint import secrets
+from deployer.connected.rootfs.entries import InMemory, shown
+from deployer.connected.rootfs.package_files import PackageFiles
+from deployer.connected.rootfs.secrets import MAX_SIZE, in_files
 from deployer.contract.base import json_records, records
-from deployer.contract.base.tarformat import TarEntry
+from deployer.contract.base.tarformat import FILE, TarEntry
 from deployer.contract.bundle import delta, sealed_file
-from deployer.contract.bundle.manifest import OURS, WHEELS
+from deployer.contract.bundle.manifest import APP_PREFIX, DATA_PREFIX, OURS, WHEELS
+from deployer.contract.rules.findings import Finding
 from deployer.system.trust.verify import begin, opened
 
 _PIP = re.compile(rb"/(?:site|dist)-packages/([^/]+?)-([^/-]+)\.(?:dist|egg)-info/METADATA$")
@@ -56,6 +62,7 @@ class Difference(NamedTuple):
         removed: paths that only the old bundle has.
         changed: paths with different content or mode.
         packages: packages whose versions differ.
+        secrets: what ``lint`` finds in added and changed files, and in variables.
     """
 
     bytes_to_ship: int
@@ -63,9 +70,10 @@ class Difference(NamedTuple):
     removed: list[str]
     changed: list[str]
     packages: list[PackageChange]
+    secrets: list[Finding]
 
     def record(self) -> json_records.Record:
-        return dict(records.plain(self))
+        return {**records.plain(self), "secrets": [item.record() for item in self.secrets]}
 
 
 def diff(old: str, new: str) -> Difference:
@@ -83,13 +91,11 @@ def diff(old: str, new: str) -> Difference:
         if a.seal.sha256 == b.seal.sha256:
             size = 0  # push sends nothing: the site has it
         before, after = {**a.members(), **a.files(b)}, {**b.members(), **b.files(a)}
-        return Difference(
-            size,
-            sorted(after.keys() - before.keys()),
-            sorted(before.keys() - after.keys()),
-            sorted(path for path in before.keys() & after.keys() if before[path] != after[path]),
-            _packages(a, b),
-        )
+        added = sorted(after.keys() - before.keys())
+        changed = sorted(path for path in before.keys() & after.keys() if before[path] != after[path])
+        versions = _packages(a, b)
+        found = list(b.secrets(a, {*added, *changed}))
+        return Difference(size, added, sorted(before.keys() - after.keys()), changed, versions, found)
 
 
 def _packages(a: "_Bundle", b: "_Bundle") -> list[PackageChange]:
@@ -108,7 +114,8 @@ class _Bundle:
     def __init__(self, stream: IO[bytes], path: str) -> None:
         self.stream = stream
         bundle = begin(stream, path, ())
-        self.seal, self.manifest = bundle.seal, bundle.manifest
+        self.seal, self.manifest, self._read = bundle.seal, bundle.manifest, bundle.read
+        self._listed = PackageFiles()
         self._frame = frames.reader(self.manifest.codec, bundle.read)
         self._units = units_of(bundle.layer_segments())
 
@@ -131,7 +138,7 @@ class _Bundle:
             digest = hashlib.sha256()
             for piece in content:
                 digest.update(piece)
-            entries["/" + shown(entry.path)] = (*entry._replace(path=b""), digest.digest())
+            entries[_name(entry)] = (*entry._replace(path=b""), digest.digest())
         return entries
 
     def packages(self, other: "_Bundle") -> dict[tuple[str, str], str]:
@@ -149,10 +156,27 @@ class _Bundle:
             elif entry.path == packages.DPKG_STATUS:
                 for fields in packages.dpkg_paragraphs(b"".join(content)):
                     versions["dpkg", fields["Package"]] = fields["Version"]
+            elif PackageFiles.is_list(os.fsdecode(entry.path)):
+                self._listed.add(os.fsdecode(entry.path), b"".join(content))
         return versions
+
+    def secrets(self, other: "_Bundle", paths: Collection[str]) -> Iterator[Finding]:
+        """Yield the secrets in some files, except in packages that ``packages`` has read, and in new variables."""
+        small = ((e, pieces) for e, pieces in self._entries(other) if e.kind == FILE and e.size <= MAX_SIZE)
+        files = ((os.fsdecode(e.path), InMemory(b"".join(pieces))) for e, pieces in small if _name(e) in paths)
+        contents = sealed_file.contents(self.manifest.members, self.manifest.segments)
+        names = (member.name for member in self.manifest.members if member.size <= MAX_SIZE)
+        mine = (n for n in names if n.startswith((APP_PREFIX, DATA_PREFIX)) and shown(os.fsencode(n)) in paths)
+        members = ((name, InMemory(b"".join(map(self._read, contents[name])))) for name in mine)
+        env = {"Env": [entry for entry in self.manifest.image.env if entry not in other.manifest.image.env]}
+        return secrets.in_image(in_files(itertools.chain(files, members), self._listed), env)
 
     def _entries(self, other: "_Bundle") -> Iterator[tuple[TarEntry, Iterator[memoryview]]]:
         known = {tuple(segment.sha256 for segment in unit) for unit in other._units}
         for unit in self._units:
             if tuple(segment.sha256 for segment in unit) not in known:
                 yield from entries_of(unit, self._frame)
+
+
+def _name(entry: TarEntry) -> str:
+    return "/" + shown(entry.path)

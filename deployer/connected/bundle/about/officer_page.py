@@ -12,16 +12,17 @@ from deployer.connected.bundle.about import end_of_support
 from deployer.connected.bundle.about import sbom as sboms
 from deployer.connected.bundle.about.diff import diff
 from deployer.connected.bundle.about.listing import files_of
-from deployer.connected.bundle.package_files import PackageFiles
 from deployer.connected.check import rehearsed
 from deployer.connected.ground import progress
 from deployer.connected.ground.reports.html_page import page
 from deployer.connected.rootfs.entries import shown
 from deployer.connected.rootfs.flatten import CHANGES
+from deployer.connected.rootfs.package_files import PackageFiles
+from deployer.connected.rootfs.running_code import HEAD, runs_code
 from deployer.contract.base.shell import quoted
 from deployer.contract.base.tarformat import FILE, TarEntry
 from deployer.contract.bundle.manifest import APP_PREFIX, DATA_PREFIX, PLANS_PREFIX, Manifest
-from deployer.contract.bundle.sealed_file import member_segments, sbom
+from deployer.contract.bundle.sealed_file import contents, member_segments, sbom
 from deployer.contract.site import plan as plans
 from deployer.system.trust.verify import Verification, begin, opened, size_of, verify
 
@@ -61,6 +62,7 @@ def make(path: str, before: str | None, today: dt.date) -> str:
         manifest = bundle.manifest
         document = sboms.parsed(sbom(manifest, bundle.read))
         found = _searched(bundle)
+        running = _running(bundle)
         made = [plans.read(_content(bundle, name), name) for name in _members(manifest, PLANS_PREFIX)]
         rehearsals = rehearsed.of(bundle)
     return page(
@@ -82,6 +84,7 @@ def make(path: str, before: str | None, today: dt.date) -> str:
         today=today,
         meanings=CHANGES,
         found=found,
+        running=running,
         searched=_HEAD,
         data=[member.size for member in manifest.members if member.name.startswith(DATA_PREFIX)],
         members=[member for member in manifest.members if not member.name.startswith("blobs/")],
@@ -137,6 +140,14 @@ def _searched(bundle: Verification) -> dict[str, Any]:
         "packaged": {host: sorted({*paths}) for host, paths in sorted(packaged.items())},  # scripts of packages
         "licences": sum(bool(_LICENCE.match(url)) for _, urls in [*own, *scripts] for url in urls),  # left out
     }
+
+
+def _running(bundle: Verification) -> list[str]:
+    """Return the files of the app and the data that run code when a library loads them."""
+    segments = contents(bundle.manifest.members, bundle.manifest.segments)
+    names = [*_members(bundle.manifest, APP_PREFIX), *_members(bundle.manifest, DATA_PREFIX)]
+    heads = ((name, b"".join(bundle.read(segment)[:HEAD] for segment in segments[name][:1])) for name in names)
+    return [shown(os.fsencode(name)) for name, head in heads if runs_code(name, head)]
 
 
 def _wanted(entry: TarEntry) -> int:

@@ -29,6 +29,7 @@ from deployer.connected.bundle.layer.framecache import CachedFrame
 from deployer.connected.ground import frames
 from deployer.connected.linker.families import MpiUser
 from deployer.connected.rootfs.entries import FileContent, InMemory
+from deployer.connected.rootfs.secrets import Secret
 from deployer.contract.base import tarformat
 from deployer.contract.base.errors import DeployerError
 from deployer.contract.base.tarformat import FILE, HARDLINK, TarEntry
@@ -72,6 +73,7 @@ class KnownLayer(NamedTuple):
         entries: the entries in the layer's order.
         packages: the image's packages. Use ``inventory``, which also works for records that were read.
         users: the files that are linked to MPI; None: not checked yet.
+        secrets: the secrets in its files.
         sbom: the SBOM of a bundle with this layer: a digest of its other inputs, then its pieces; or empty.
     """
 
@@ -88,6 +90,7 @@ class KnownLayer(NamedTuple):
     entries: Sequence[TarEntry]
     packages: "PackageInventory"
     users: Sequence[MpiUser] | None
+    secrets: Sequence[Secret]
     sbom: Sequence[str] = ()
 
     def written(self) -> str:
@@ -116,6 +119,7 @@ class KnownLayer(NamedTuple):
                     TarEntry(kind.encode(), path.encode(*_AS_TEXT), mode, size, target.encode(*_AS_TEXT))
                     for kind, path, mode, size, target in found["entries"]
                 ],
+                "secrets": [Secret(*fields) for fields in found["secrets"]],
                 "users": None if users is None else [MpiUser(*fields) for fields in users],
             }
         )

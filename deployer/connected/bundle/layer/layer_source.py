@@ -26,6 +26,7 @@ from deployer.connected.rootfs import imageconfig, machine
 from deployer.connected.rootfs.archive import ArchiveImage
 from deployer.connected.rootfs.flatten import FlattenedRootfs
 from deployer.connected.rootfs.merge import Rootfs
+from deployer.connected.rootfs.secrets import Secret, in_tree
 from deployer.contract.bundle import command, sealed_file
 from deployer.contract.bundle.manifest import FRAME, Segment
 from deployer.system import files, terminal
@@ -173,6 +174,11 @@ class ReadLayer:
         """Return the paths that flatten changed, by kind of change."""
         return self._tree.changed
 
+    @functools.cached_property
+    def secrets(self) -> Sequence[Secret]:
+        """The secrets in its files."""
+        return in_tree(self._tree)
+
     @property
     def reused(self) -> int:
         """Return the number of frames from the cache. Valid after the layer was written."""
@@ -200,6 +206,7 @@ class ReadLayer:
             entries=list(tree.entries()),
             packages=finding.result(),
             users=None,
+            secrets=self.secrets,
         )
 
     @functools.cached_property
@@ -222,6 +229,7 @@ class CopiedLayer:
         self.tree = KnownTree(known, codec.record())
         self.config = known.layer.config
         self.architecture = known.layer.architecture
+        self.secrets = known.layer.secrets
         self._known = known
         self._stands = False
         self.reused = len(known.layer.segments)

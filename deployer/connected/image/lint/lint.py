@@ -11,7 +11,7 @@ from deployer.connected.ground.scratch import Scratch
 from deployer.connected.image.builders import choice
 from deployer.connected.image.builders.builder import Builder
 from deployer.connected.image.definition.definition import Definition
-from deployer.connected.image.lint import app, layers, network, packages, secrets, stages
+from deployer.connected.image.lint import app, kept, layers, network, packages, refuse_errors, secrets, stages
 from deployer.connected.image.lint.app import BuiltImage
 from deployer.connected.image.lint.source import DefinitionSource
 from deployer.connected.image.wheelhouse import wheelhouse
@@ -20,9 +20,9 @@ from deployer.connected.rootfs import archive, imagelayers
 from deployer.connected.rootfs.entries import FileEntry
 from deployer.connected.rootfs.flatten import FlattenedRootfs
 from deployer.connected.rootfs.merge import Rootfs
-from deployer.contract.base.errors import DeployerError, MissingTool, Refused
-from deployer.contract.base.text import counted
-from deployer.contract.rules.findings import Finding, errors
+from deployer.connected.rootfs.secrets import in_tree
+from deployer.contract.base.errors import DeployerError, MissingTool
+from deployer.contract.rules.findings import Finding
 
 #: Rules that need no engine.
 _RULES: tuple[Callable[[DefinitionSource], Iterator[Finding]], ...] = (
@@ -50,19 +50,23 @@ def lint(definition: Definition, accept: Collection[str] = ()) -> Linted:
     image = ""
     builder: Builder | None = None
     if not definition.needs_engine:  # it has no Dockerfile, and its image is a file
-        return Linted([item for item in findings if item.code not in accept], image)
+        return Linted(kept(findings, accept), image)
     with contextlib.suppress(MissingTool), contextlib.closing(engine.connect()) as client:
         builder = choice.choose(client) if definition.dockerfile_path else None
         if engine.has_image(client, definition.tag):
             image = definition.tag
             with imagelayers.opened(client, image) as opened:
-                tree = FlattenedRootfs(_root(opened))
+                of_image = [list(layer) for layer in opened]
+                source, root = DefinitionSource(definition), _root(of_image)
+                tree, config = FlattenedRootfs(root), engine.image_config(client, image)
                 findings += layers.leftover(tree, image)
-                source = DefinitionSource(definition)
-                built = built_image(definition, tree, engine.image_config(client, image))
+                built = built_image(definition, tree, config)
                 findings += [*app.commands_missing(source, built), *app.imports(source, built)]
+                findings += secrets.in_image(in_tree(tree), config)
+                steps = [str(step.get("CreatedBy")) for step in reversed(engine.history(client, image))]
+                findings += secrets.beside(of_image, root, steps)
     findings += for_builder(definition, builder)
-    return Linted([item for item in findings if item.code not in accept], image)
+    return Linted(kept(findings, accept), image)
 
 
 def before_build(definition: Definition) -> Iterator[Finding]:
@@ -123,14 +127,3 @@ def refuse_built(definition: Definition, image: str, archive_file: Path | None, 
             with contextlib.closing(engine.connect()) as client, imagelayers.opened(client, image) as opened:
                 root, config = _root(opened), engine.image_config(client, image)
         refuse_imports(definition, FlattenedRootfs(root), config.get("Env") or [], accept)
-
-
-def refuse_errors(findings: Iterable[Finding], accept: Collection[str] = ()) -> None:
-    """Raise Refused if there are errors that are not accepted. Several errors are listed one per line."""
-    refused = errors([item for item in findings if item.code not in accept])
-    lines = [f"{item.subject}: {item.code}: {item.message}" for item in refused]
-    if len(refused) == 1:
-        raise Refused(lines[0], refused[0].remedy)
-    if refused:
-        hint = "`deployer explain CODE` has a page for each code"
-        raise Refused(f"{counted(len(refused), 'error')} in the definition", hint, lines)

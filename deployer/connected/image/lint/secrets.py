@@ -1,68 +1,102 @@
-"""Rules secrets.*: private data in files of an image or bundle, and in ENV and ARG."""
+"""Rules secrets.*: private data in files of a definition, an image or a bundle, in its variables and its history."""
 
+import contextlib
+import itertools
 import os
-import re
-from collections.abc import Iterator
+import posixpath
+import stat
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from deployer.connected.image.lint import finding
-from deployer.connected.image.lint.source import DefinitionSource, text_of
+from deployer.connected.rootfs import secrets
+from deployer.connected.rootfs.entries import FileEntry
+from deployer.connected.rootfs.package_files import PackageFiles
+from deployer.connected.rootfs.secrets import MAX_SIZE, Secret, names_a_secret
+from deployer.contract.base.errors import DeployerError
+from deployer.contract.base.tarformat import FILE
 from deployer.contract.rules.findings import Finding
+from deployer.system import files
 
-_NAMES = {
-    ".netrc": "logins for hosts",
-    "_netrc": "logins for hosts",
-    ".pypirc": "logins for package indexes",
-    ".pgpass": "logins for databases",
-    ".git-credentials": "logins for git",
-    **dict.fromkeys(("id_rsa", "id_dsa", "id_ecdsa", "id_ed25519"), "a private ssh key"),
-}
-_PATHS = {".aws/credentials": "keys for AWS", ".docker/config.json": "logins for registries"}
+if TYPE_CHECKING:  # slow to import, and unused by `pack --rootfs`
+    from deployer.connected.image.lint.source import DefinitionSource
+    from deployer.connected.rootfs.merge import Rootfs
 
-_CONTENTS = {
-    "a private key": re.compile(r"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----"),
-    "an AWS access key": re.compile(r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b"),
-    "a GitHub token": re.compile(r"\b(?:gh[pousr]_[A-Za-z0-9]{36}|github_pat_[A-Za-z0-9_]{22})"),
-    "a GitLab token": re.compile(r"\bglpat-[A-Za-z0-9_-]{20}"),
-    "a Hugging Face token": re.compile(r"\bhf_[A-Za-z0-9]{34}"),
-    "a Slack token": re.compile(r"\bxox[abprs]-[A-Za-z0-9-]{10}"),
-    "a Google API key": re.compile(r"\bAIza[0-9A-Za-z_-]{35}\b"),
-    # A variable in place of the password is allowed.
-    "an address with a password": re.compile(r"\b(?:https?|ftp)://[^\s/:@\"'$<>{}]+:[^\s/@\"'$<>{}]+@[\w.-]+"),
-}
-_LAST_WORDS = ("PASSWORD", "PASSWD", "SECRET", "TOKEN", "CREDENTIALS", "APIKEY")
-_KEYS = ("API_KEY", "ACCESS_KEY", "SECRET_KEY", "PRIVATE_KEY", "ACCOUNT_KEY")
+#: The most bytes to read in a data folder: its smallest files. Logins and notebooks are small.
+_DATA = 64 * 1024 * 1024
 
 
-def in_files(source: DefinitionSource) -> Iterator[Finding]:
-    """Check secrets.file: names and contents of files in the context and the app folder, and names in data folders."""
-    for path in dict.fromkeys((*source.context, *source.app)):
-        what = _NAMES.get(path.name) or _PATHS.get("/".join(path.parts[-2:])) or _by_content(text_of(path))
-        if what:
-            yield finding("secrets.file", str(path), what=what)
-    for data in source.definition.data.values():
-        for folder, _, names in os.walk(source.definition.folder / data.folder) if data.folder else ():
-            for name in sorted(_NAMES.keys() & set(names)):
-                yield finding("secrets.file", os.path.join(folder, name), what=_NAMES[name])
+def in_files(source: "DefinitionSource") -> Iterator[Finding]:
+    """Check secrets.file in the context, the app folder, and the small files of data folders."""
+    data = (path for folder in source.definition.data_folders.values() for path in _smallest(folder))
+    for path in dict.fromkeys((*source.context, *source.app, *data)):
+        with contextlib.suppress(OSError, DeployerError), files.open_regular(str(path)) as stream:
+            for secret in secrets.in_content(str(path), stream.read(MAX_SIZE + 1)):
+                yield finding("secrets.file", secret.path, what=secret.what, line=secret.line)
 
 
-def in_variables(source: DefinitionSource) -> Iterator[Finding]:
+def in_variables(source: "DefinitionSource") -> Iterator[Finding]:
     """Check secrets.variable in ENV and ARG of all stages, and in build_args. All of them can be read in the image."""
     for name, value in source.definition.build_args.items():
-        if value and (_names_a_secret(name) or _by_content(value)):
+        if _is_secret(name, value):
             yield finding("secrets.variable", source.bundle, instruction="build_args", name=name)
     for instruction in source.dockerfile.instructions():
         if instruction.name in ("ENV", "ARG"):
             for name, value in instruction.pairs():
-                if _names_a_secret(name) and value and "$" not in value:
+                if "$" not in value and _is_secret(name, value):
                     where = source.at(instruction)
                     yield finding("secrets.variable", where, instruction=instruction.name, name=name)
 
 
-def _by_content(text: str) -> str:
-    return next((what for what, pattern in _CONTENTS.items() if pattern.search(text)), "")
+def in_image(found: Iterable[Secret], config: Mapping[str, Any]) -> Iterator[Finding]:
+    """Yield the secrets that a bundle of an image would carry.
+
+    Args:
+        found: those in its files.
+        config: its configuration.
+    """
+    for secret in found:
+        yield finding("secrets.file", secret.path, what=secret.what, line=secret.line)
+    for name, _, value in (entry.partition("=") for entry in config.get("Env") or ()):
+        if _is_secret(name, value):
+            yield finding("secrets.variable", name, instruction="ENV", name=name)
+    words = [*(config.get("Entrypoint") or ()), *(config.get("Cmd") or ()), *(config.get("Labels") or {}).values()]
+    for kind in secrets.in_text(" ".join(map(str, words))):
+        yield finding("secrets.file", "entrypoint, command and labels", what=kind, line=1)
 
 
-def _names_a_secret(name: str) -> bool:
-    """Return whether a name indicates a secret, like DB_PASSWORD, unlike TOKENIZERS_PARALLELISM or SECRET_FILE."""
-    upper = name.upper()
-    return upper.rpartition("_")[2] in _LAST_WORDS or upper.endswith(_KEYS)
+def beside(layers: Sequence[Sequence[FileEntry]], root: "Rootfs", history: Iterable[str]) -> Iterator[Finding]:
+    """Yield secrets.image: what only the engine's image has, in files that later layers hide, and in its history.
+
+    Args:
+        layers: the layers, the lowest first.
+        root: the root filesystem from them.
+        history: the commands that made them.
+    """
+    visible = [(os.fsdecode(path), node.data) for path, node in root.walk() if node.kind == FILE and node.data]
+    shown = {id(data) for _, data in visible}
+    packages = PackageFiles.of(visible)
+    for number, layer in enumerate(layers, 1):
+        hidden = [(entry.path, entry.data) for entry in layer if entry.data and id(entry.data) not in shown]
+        names = ((posixpath.normpath(os.fsdecode(path)).lstrip("/"), data) for path, data in hidden)
+        for secret in secrets.in_files(names, packages):
+            where = f"layer {number}: {secret.path}"
+            yield finding("secrets.image", where, what=f"{secret.what} (line {secret.line}), hidden by a later layer")
+    for number, step in enumerate(history, 1):
+        for kind in secrets.in_text(step):
+            yield finding("secrets.image", f"step {number} of the history", what=kind)
+
+
+def _is_secret(name: str, value: str) -> bool:
+    return bool(value) and (names_a_secret(name) or bool(secrets.in_text(value)))
+
+
+def _smallest(folder: Path) -> list[Path]:
+    """Return the smallest files below a folder, up to a total size."""
+    paths = (os.path.join(top, name) for top, _, names in os.walk(folder) for name in names)
+    states = ((files.status(path, follow=False), path) for path in paths)
+    sizes = sorted((state.st_size, path) for state, path in states if state and stat.S_ISREG(state.st_mode))
+    totals = itertools.accumulate(size for size, _ in sizes)
+    within = itertools.takewhile(lambda pair: pair[0] <= _DATA, zip(totals, sizes, strict=True))
+    return [Path(path) for _, (_, path) in within]

@@ -38,7 +38,7 @@ from deployer.site.install.install import install
 from deployer.site.storage.store import Store
 from deployer.system import files
 from deployer.system.tool import tool_bytecode
-from tests import bundles, elves, tars, wheels
+from tests import bundles, elves, planted, tars, wheels
 from tests.evidence import recorded
 
 
@@ -630,3 +630,44 @@ def test_a_program_of_a_wheel_is_there(tmp_path: Path, app: Path) -> None:
         packing.pack(contents(app)._replace(jobs=jobs), [], tmp_path / "b.tar")
     carried = {f"deployer/wheels/{wheel.name}": wheel}
     assert packing.pack(contents(app)._replace(jobs=jobs, carried=carried), [], tmp_path / "b.tar").path.exists()
+
+
+def test_an_image_with_a_secret_is_refused_read_or_known(tmp_path: Path) -> None:
+    key = planted.private_key().encode()
+    image = contents(data=rootfs(key))._replace(identity=lambda: "x")
+    read = image.read
+    assert read
+    image = image._replace(read=lambda scratch: read(scratch)._replace(identity="x"))
+    output, cache = tmp_path / "b.tar", tmp_path / "cache"
+    for accept in ((), ("secrets.file",), (), ("secrets.file:/usr/bin/tool",)):  # the third time, its layer is known
+        if accept == ("secrets.file",):
+            packing.pack(image._replace(accept=accept), [], output, cache=cache)
+            output.unlink()
+            continue
+        with pytest.raises(Refused, match="in the definition or its image") as caught:
+            packing.pack(image._replace(accept=accept), [], output, cache=cache)
+        assert len(caught.value.details) == 3 - len(accept)
+        assert not output.exists()
+
+
+def test_pack_accepts_a_secret_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "root"
+    (folder / "etc").mkdir(parents=True)
+    (folder / "usr").mkdir()
+    (folder / "etc/key").write_text(planted.private_key())
+    words = [
+        "pack",
+        "--rootfs",
+        str(folder),
+        "--name",
+        "a",
+        "--version",
+        "1",
+        "-o",
+        str(tmp_path / "b.tar"),
+        "--no-cache",
+    ]
+    assert main(words) == 3
+    assert "/etc/key: secrets.file: it holds a private key on line 1" in capsys.readouterr().err
+    assert main([*words, "--accept", "secrets.file:/etc/key"]) == 0
+    assert main([*words, "--accept", "pins.pip"]) == 2

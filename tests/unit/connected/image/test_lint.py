@@ -23,6 +23,7 @@ from deployer.connected.rootfs.merge import Rootfs
 from deployer.contract.base.errors import Refused
 from deployer.contract.base.tarformat import FILE
 from deployer.contract.rules.findings import ERROR, Finding
+from tests import planted
 
 ROOT = Path(__file__).resolve().parents[4]
 
@@ -60,7 +61,7 @@ def job(*words: str) -> str:
     return DEFINITION.replace("[python3, /deployer/app/x.py]", json.dumps(words))
 
 
-SECRET_KEY = "-----BEGIN " + "RSA PRIVATE KEY-----\n"  # in two pieces: this file holds no secret
+SECRET_KEY = planted.private_key()
 TENSORFLOW = "RUN pip install --no-deps intel-extension-for-tensorflow==2.15.0.0 tensorflow-cpu=={}\n"
 INSTALL = "COPY *.txt /src/\nRUN pip install -r /src/r.txt"
 WHEELHOUSE = "python: {requirements: requirements.txt}\n"
@@ -115,12 +116,10 @@ TRIGGERS: list[tuple[str, Files, str]] = [
     ("dockerfile.build-base", {"Dockerfile": BASES + "${BUILD_BASE} AS a\nFROM ${BASE} AS b\nFROM A\n"},
      "Dockerfile:3"),
     ("secrets.file", {"key.pem": SECRET_KEY}, "key.pem"),
-    ("secrets.file", {"app/.netrc": "machine x\n"}, "app/.netrc"),
-    ("secrets.file", {"app/train.py": "KEY = 'AKIA" + "ABCDEFGHIJKLMNOP'\n"}, "app/train.py"),
-    ("secrets.file", {"pip.conf": "index-url = https://me:pass" + "word@index.example/simple\n"}, "pip.conf"),
+    ("secrets.file", {"app/.netrc": "machine x password y\n"}, "app/.netrc"),
     (
         "secrets.file",
-        {"bundle.yaml": DEFINITION + "data: {x: {folder: in}}\n", "in/a/.pgpass": "", "in/large": SECRET_KEY},
+        {"bundle.yaml": DEFINITION + "data: {x: {folder: in}}\n", "in/a/.pgpass": "h:1:d:me:mine\n"},
         "in/a/.pgpass",
     ),
     ("secrets.variable", {"Dockerfile": "ENV A=b DB_PASSWORD=hunter2\n"}, "Dockerfile:4"),
@@ -383,7 +382,7 @@ def test_what_the_built_image_has(
 
 
 def test_every_code_has_a_trigger_a_near_miss_and_its_section() -> None:
-    of_layers = {"layers.leftover"}
+    of_layers = {"layers.leftover", "secrets.image"}
     assert {code for code, *_ in [*TRIGGERS, *OF_IMAGES]} | of_layers == set(RULES)
     assert {code for code, *_ in [*NEAR_MISSES, *RIGHT_IMAGES]} | of_layers == set(RULES)
     page = (ROOT / "docs" / "lint.md").read_text()
@@ -434,7 +433,7 @@ def test_build_refuses_what_lint_calls_an_error_before_it_looks_for_an_engine(tm
     )
     code, _, err = say("build", place)
     assert code == 3
-    assert err.splitlines()[0] == "deployer: error: 2 errors in the definition"
+    assert err.splitlines()[0] == "deployer: error: 2 errors in the definition or its image"
     assert f"  {place}/Dockerfile:1: dockerfile.syntax: # syntax=x/y:1 parses this file with" in err
     accepted = ("--accept", "dockerfile.syntax", "--accept", "secrets.variable")
     assert say("build", place, *accepted)[0] == 7

@@ -6,7 +6,7 @@ import pytest
 from deployer.cli.laptop import main as cli
 from deployer.connected.bundle.about.diff import PackageChange, diff
 from deployer.contract.base.tarformat import FILE, FOLDER, TarEntry
-from tests import bundles, wheels
+from tests import bundles, planted, wheels
 from tests.bundles import END, ENTRIES, stream
 
 SITE = b"usr/lib/python3/site-packages"
@@ -79,7 +79,29 @@ def test_files_and_packages(pair: tuple[str, str]) -> None:
 
 
 def test_a_bundle_and_itself(pair: tuple[str, str]) -> None:
-    assert diff(pair[0], pair[0]) == (0, [], [], [], [])
+    assert diff(pair[0], pair[0]) == (0, [], [], [], [], [])
+
+
+def test_secrets_in_what_is_new_are_refused_unless_accepted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    key = planted.private_key().encode()
+    record = b"b.pem,sha256=x,1\n"
+    ours = [file(b"etc/old.pem", key)]
+    old = write(tmp_path / "a.tar", [ENTRIES[2:4], ours], [("deployer/app/old.py", key)], "1")
+    listed = [file(SITE + b"/b.pem", key), file(SITE + b"/b-1.0.dist-info/RECORD", record)]
+    new = [*ours, file(b"etc/new\x1b.pem", key), *listed]
+    app = [("deployer/app/old.py", key), ("deployer/app/t.py", key), ("deployer/data/x/big", key.ljust(2**20 + 1))]
+    path = write(tmp_path / "b.tar", [ENTRIES[2:4], new], app, "2")
+    assert [item.subject for item in diff(old, path).secrets] == ["/etc/new\\x1b.pem", "/deployer/app/t.py"]
+    assert cli.main(["diff", old, path]) == 3
+    out, err = capsys.readouterr()
+    assert "+ deployer/app/t.py" in out
+    assert "2 errors" in err
+    accepted = "--accept=secrets.file:/deployer/app/t.py"
+    assert cli.main(["diff", old, path, accepted, "--json"]) == 3
+    out, err = capsys.readouterr()
+    assert len(json.loads(out)["secrets"]) == 2
+    assert "/etc/new\\x1b.pem: secrets.file: it holds a private key on line 1" in err
+    assert cli.main(["diff", old, path, "--accept=secrets.file"]) == 0
 
 
 def test_a_large_file_whose_middle_changed(tmp_path: Path) -> None:
@@ -96,7 +118,7 @@ def test_a_large_file_whose_middle_changed(tmp_path: Path) -> None:
 def test_the_command(pair: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["diff", *pair, "--json"]) == 0
     record = json.loads(capsys.readouterr().out)
-    assert set(record) == {"bytes_to_ship", "added", "removed", "changed", "packages"}
+    assert set(record) == {"bytes_to_ship", "added", "removed", "changed", "packages", "secrets"}
     assert cli.main(["diff", *pair, "--files"]) == 0
     text = capsys.readouterr().out
     assert "pip a: 1.0 -> 2.0" in text

@@ -1,6 +1,7 @@
 """The page of a bundle for a security officer."""
 
 import json
+import pickle
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -116,6 +117,23 @@ def test_the_page_shows_what_an_officer_asks_for(tmp_path: Path, capsys: pytest.
     ]
 
 
+def test_the_page_lists_pickles_of_the_app_and_the_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    definition = tmp_path / "d"
+    (definition / "set").mkdir(parents=True)
+    (definition / "set/weights").write_bytes(pickle.dumps({HOSTILE: 1}))
+    (definition / "set/<b>.pkl").write_bytes(b"(dp0\n.")
+    (definition / "set/model.safetensors").write_bytes(b"\x40\0\0\0\0\0\0\0{}")
+    (definition / "set/empty.bin").touch()
+    (definition / "bundle.yaml").write_text("name: set\nversion: '1'\ndata: {set: {folder: set}}\n")
+    bundle, page = str(tmp_path / "d.tar"), tmp_path / "page.html"
+    assert main(["pack", str(definition), "-o", bundle]) == 0
+    assert main(["inspect", bundle, "--html", str(page)]) == 0
+    text = Page(page.read_text()).text
+    assert "run code when they are loaded: 2" in text
+    listed = text.partition("hold only numbers.")[2].partition("Addresses")[0]
+    assert "".join(listed.split()) == "deployer/data/set/<b>.pkldeployer/data/set/weights"
+
+
 def test_a_bundle_of_data_has_no_image_and_its_data_were_not_searched(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -130,7 +148,10 @@ def test_a_bundle_of_data_has_no_image_and_its_data_were_not_searched(
     assert "none: the bundle has only data" in read.text
     assert "image digest" not in read.text
     assert f"The data folders were not searched: 1 file, {len(FETCH)} bytes." in read.text
-    assert "Executable files: 0Other files: 0Addresses" in "".join(read.text.split("\n"))
+    assert (
+        "Executable files: 0Other files: 0Files of the app and the data that run code when they are loaded: 0"
+        in "".join(read.text.split("\n"))
+    )
     capsys.readouterr()
     for words in (["pack", str(definition), "-o", str(tmp_path)], ["inspect", bundle, "--html", str(tmp_path)]):
         assert main(words) == 2

@@ -7,6 +7,9 @@ The image itself makes these claims: a list may contain a file that its package 
 import csv
 import posixpath
 import re
+from collections.abc import Iterable
+
+from deployer.connected.rootfs.entries import FileContent
 
 _DPKG = "var/lib/dpkg/info/"
 _DPKG_LIST = re.compile(rf"{_DPKG}([^/]+)\.list")
@@ -23,6 +26,15 @@ class PackageFiles:
         self._paths: set[str] = set()
         self._names: set[str] = set()
 
+    @classmethod
+    def of(cls, files: Iterable[tuple[str, FileContent]]) -> "PackageFiles":
+        """Return the paths that the lists among some files have."""
+        packages = cls()
+        for path, content in files:
+            if cls.is_list(path):
+                packages.add(path, content.read(0, content.size))
+        return packages
+
     @staticmethod
     def is_list(path: str) -> bool:
         """Return whether a file is a package's file list."""
@@ -36,8 +48,8 @@ class PackageFiles:
             self._names.add(debian[1])
             self._paths.update(_merged(line.lstrip("/")) for line in lines)
         elif python:
-            named = (row[0] for row in csv.reader(lines) if row)
-            self._paths.update(posixpath.normpath(posixpath.join(python[1] or "", name)) for name in named)
+            names = [posixpath.join(python[1] or "", row[0]) for row in csv.reader(lines) if row]
+            self._paths.update(posixpath.normpath(name) if "./" in name else name for name in names)
 
     def __contains__(self, path: str) -> bool:
         bytecode = _BYTECODE.fullmatch(path)
