@@ -1,7 +1,7 @@
 """The parts of a bundle that a site lacks, as one stream or as files in a folder."""
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -63,14 +63,14 @@ def as_stream(stream: IO[bytes], what: Shipment, advance: Callable[[int], None])
 
 
 def as_files(
-    stream: IO[bytes], what: Shipment, folder: Path, advance: Callable[[int], None], readme: str = ""
+    stream: IO[bytes], what: Shipment, folder: Path, advance: Callable[[int], None], more: Mapping[str, bytes] = {}
 ) -> list[Path]:
     """Write the shipment and the deployer.pyz that receives it into a new or empty folder. Return the files.
 
     The written files are removed after an error.
 
     Args:
-        readme: the text for the person who receives the folder.
+        more: other files, by their names.
 
     Raises:
         UsageError: the folder is not empty.
@@ -96,7 +96,8 @@ def as_files(
 
     try:
         sums += write("deployer.pyz", iter([make_pyz()]))
-        sums += write(README, iter([readme.encode()])) if readme else ""
+        for name, content in more.items():
+            sums += write(name, iter([content]))
         sums += write(what.ending.name, iter([what.data]))
         for part in what.parts:
             sums += write(part.name, _read(stream, part))

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 from deployer.connected.bundle import medium
-from deployer.connected.bundle.shipment import Shipment, as_files, as_stream, shipment_for
+from deployer.connected.bundle.about import scan
+from deployer.connected.bundle.shipment import README, Shipment, as_files, as_stream, shipment_for
 from deployer.connected.check.check import Verdict, check_carried
 from deployer.connected.ground import locked_folder, progress
 from deployer.connected.site_profile.profile import Profile
@@ -28,9 +29,10 @@ from deployer.contract.base.dialogue import UNKNOWN_SIGNERS
 from deployer.contract.base.errors import DeployerError, IntegrityError, Refused, SpaceError, TransferError, UsageError
 from deployer.contract.base.json_records import Fields
 from deployer.contract.base.text import counted
-from deployer.contract.bundle import delta
+from deployer.contract.bundle import delta, plan_update
 from deployer.contract.bundle.delta import HeldSegments
 from deployer.contract.bundle.manifest import PLANS_PREFIX, Manifest
+from deployer.contract.bundle.scan import SUFFIX
 from deployer.contract.rules.verdict import REFUSE, Checked
 from deployer.system import files, terminal
 from deployer.system.trust import trust
@@ -189,6 +191,9 @@ def push(
                 remote.prepare()
             if _has_published(remote) and (newer := newest(profile)) is not profile:
                 verdict = check_for(verification, newer, options)
+            scanned = None if options.dry_run else scan.beside(str(bundle), verification.digest)
+            if scanned:  # the site's policy may demand it before the bundle
+                remote.feed(["take-scan", "-"], [plan_update.packed(scanned)])
             pushed = _push(stream, verification, remote, options)._replace(checked=verdict.checked if verdict else None)
             if options.squashfs and pushed.folder:
                 words = ["squash", f"{verification.manifest.name}:{verification.manifest.version}"]
@@ -418,9 +423,11 @@ def push_to(bundle: Path, folder: Path, receipt: Path | None = None) -> FolderPu
         _verify(verification, bundle, size_of(stream))
         manifest = verification.manifest
         shipment = shipment_for(stream, verification.seal, manifest, held)
-        text = medium.readme(manifest, verification.digest, shipment, plans_in(manifest), bool(held))
+        more = {README: medium.readme(manifest, verification.digest, shipment, plans_in(manifest), bool(held)).encode()}
+        if scanned := scan.beside(str(bundle), verification.digest):
+            more["bundle" + SUFFIX] = scanned
         with progress.bar("write", shipment.size) as advance:
-            as_files(stream, shipment, folder, advance, text)
+            as_files(stream, shipment, folder, advance, more)
     size, count = shipment.size, len(shipment.parts)
     return FolderPush(verification.digest, str(folder), size, count, plans_in(manifest), manifest.is_data)
 
