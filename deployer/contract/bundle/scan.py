@@ -109,6 +109,11 @@ class Scan(NamedTuple):
         least = SEVERITIES.index(severity)
         return [one for one in self.findings if not one.status and SEVERITIES.index(one.severity) >= least]
 
+    def new_since(self, earlier: "Scan") -> List[Vulnerability]:
+        """Return the open findings that an earlier scan lacks, whatever the versions."""
+        known = {(one.id, one.package) for one in earlier.findings}
+        return [one for one in self.open(SEVERITIES[0]) if (one.id, one.package) not in known]
+
 
 def read(data: bytes, what: str) -> Scan:
     """Parse the record of a scan; ``what`` names it in errors. Raises UsageError."""

@@ -4,14 +4,13 @@ Only frames that differ are decompressed, and only their files are hashed.
 """
 
 import hashlib
-import re
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from typing import IO, NamedTuple
 
-from installer.utils import parse_wheel_filename
+from packageurl import PackageURL
 
-from deployer.connected.bundle.about import packages
+from deployer.connected.bundle.about import sbom
 from deployer.connected.bundle.about.listing import entries_of, units_of
 from deployer.connected.bundle.shipment import shipment_for
 from deployer.connected.ground import frames
@@ -19,17 +18,15 @@ from deployer.connected.rootfs.entries import shown
 from deployer.contract.base import json_records, records
 from deployer.contract.base.tarformat import TarEntry
 from deployer.contract.bundle import delta, sealed_file
-from deployer.contract.bundle.manifest import OURS, WHEELS
+from deployer.contract.bundle.manifest import OURS
 from deployer.system.trust.verify import begin, opened
-
-_PIP = re.compile(rb"/(?:site|dist)-packages/([^/]+?)-([^/-]+)\.(?:dist|egg)-info/METADATA$")
 
 
 class PackageChange(NamedTuple):
     """A package whose version differs.
 
     Attributes:
-        kind: ``dpkg`` or ``pip``.
+        kind: that of its purl, for instance ``deb`` or ``pypi``.
         name: the package.
         old: the version in the old bundle, None if absent.
         new: the version in the new bundle, None if absent.
@@ -93,13 +90,9 @@ def diff(old: str, new: str) -> Difference:
 
 
 def _packages(a: "_Bundle", b: "_Bundle") -> list[PackageChange]:
-    changes = []
-    before, after = a.packages(b), b.packages(a)
-    for kind, name in sorted(before.keys() | after.keys()):
-        old, new = before.get((kind, name)), after.get((kind, name))
-        if old != new:
-            changes.append(PackageChange(kind, name, old, new))
-    return changes
+    before, after = a.packages(), b.packages()
+    both = sorted(before.keys() | after.keys())
+    return [PackageChange(*key, before.get(key), after.get(key)) for key in both if before.get(key) != after.get(key)]
 
 
 class _Bundle:
@@ -134,22 +127,14 @@ class _Bundle:
             entries["/" + shown(entry.path)] = (*entry._replace(path=b""), digest.digest())
         return entries
 
-    def packages(self, other: "_Bundle") -> dict[tuple[str, str], str]:
-        """Return the versions of wheels, and of packages with metadata in units that only this side has."""
-        versions = {}
-        for overlay in self.manifest.overlays:
-            for name in overlay.wheels if overlay.name == WHEELS else ():
-                with suppress(ValueError):  # for names that pack never writes
-                    wheel = parse_wheel_filename(name)
-                    versions["pip", wheel.distribution] = wheel.version
-        for entry, content in self._entries(other):
-            match = _PIP.search(b"/" + entry.path)
-            if match:
-                versions["pip", match.group(1).decode()] = match.group(2).decode()
-            elif entry.path == packages.DPKG_STATUS:
-                for fields in packages.dpkg_paragraphs(b"".join(content)):
-                    versions["dpkg", fields["Package"]] = fields["Version"]
-        return versions
+    def packages(self) -> dict[tuple[str, str], str]:
+        """Return the versions of the packages in the SBOM, by kind and name."""
+        versions: dict[tuple[str, str], list[str]] = {}
+        for item in sbom.parsed(sbom.read(self.stream, self.manifest)).get("components", ()):
+            if item.get("purl"):
+                key = PackageURL.from_string(item["purl"]).type, item["name"]
+                versions.setdefault(key, []).append(item.get("version", ""))
+        return {key: ", ".join(sorted({*several})) for key, several in versions.items()}
 
     def _entries(self, other: "_Bundle") -> Iterator[tuple[TarEntry, Iterator[memoryview]]]:
         known = {tuple(segment.sha256 for segment in unit) for unit in other._units}

@@ -12,7 +12,9 @@ from deployer.contract.bundle import plan_update, sshsig
 from deployer.contract.bundle.scan import SEVERITIES, SUFFIX, Scan, Vulnerability, read
 from deployer.contract.bundle.sshsig import Key
 from deployer.system import files, terminal
-from deployer.system.trust.verify import begin, opened
+from deployer.system.trust import trust
+from deployer.system.trust.trust import Trust
+from deployer.system.trust.verify import begin, opened, read_seal
 
 
 def make(
@@ -60,6 +62,15 @@ def make(
         raise UsageError(f"the scan has {len(several)} findings, more than fit into {plan_update.MAX_SIZE} bytes")
     files.write_text(bundle + SUFFIX, text)
     return scan, signer
+
+
+def verified(bundle: str) -> tuple[Scan, Trust] | None:
+    """Return the scan beside a bundle, and who signed it; None as in ``beside``. Raises as ``trust.establish`` does."""
+    with opened(bundle) as stream:
+        data = beside(bundle, read_seal(stream, bundle).digest)
+    message, blobs = plan_update.split(data or b"")
+    known = data and trust.establish(message, blobs, what="scan", namespace=sshsig.SCAN_NAMESPACE)
+    return (read(message, bundle + SUFFIX), known) if known else None
 
 
 def beside(bundle: str, digest: str) -> bytes | None:

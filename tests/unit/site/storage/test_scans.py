@@ -74,7 +74,7 @@ def test_a_policy_demands_a_scan_before_anything_is_unpacked(tmp_path, store, bu
 
 
 @pytest.mark.parametrize(
-    "change, said",
+    ("change", "said"),
     [
         ({"findings": [BAD]}, r"open findings \(critical or worse\): 1: CVE-2026-1 in zlib1g 1.2 \(fixed in 1.3\)"),
         ({"findings": [BAD._replace(id=str(number)) for number in range(5)]}, r"5: 0 in .*, 2 in .*\), \.\.\.$"),
@@ -135,7 +135,7 @@ def test_the_scan_of_another_bundle(tmp_path, store, bundle):
 
 
 @pytest.mark.parametrize(
-    "old, new, said",
+    ("old", "new", "said"),
     [
         (b'"format": 1', b'"format": 3', None),
         (b'"min_reader": 1', b'"min_reader": 2', "cannot need a reader"),
@@ -160,7 +160,9 @@ def test_a_malformed_record_is_one_error(tmp_path, store, old, new, said):
         scans.take(data, "it", store)
 
 
-@pytest.mark.parametrize("wrong", [{"days": -1}, {"days": "x"}, {}, {"days": 1, "severity": "x"}, {"days": 1, "a": 2}, 3])
+@pytest.mark.parametrize(
+    "wrong", [{"days": -1}, {"days": "x"}, {}, {"days": 1, "severity": "x"}, {"days": 1, "a": 2}, 3]
+)
 def test_a_demand_that_cannot_be_read_is_an_error(tmp_path, store, wrong):
     record = {"schema": "deployer.policy", "format": 1, "min_reader": 1, "scan": wrong}
     (tmp_path / "policy.json").write_text(json.dumps(record))
@@ -199,4 +201,3 @@ def test_gc_removes_old_scans_of_bundles_that_are_not_installed(tmp_path, store,
         os.utime(os.path.join(store.scans, name), (1, 1))
     gc.collect(gc.find(store, 1))
     assert files.names(store.scans) == [os.path.basename(image.folder) + ".json"]
-

@@ -96,8 +96,14 @@ CVE_BIN_TOOL: dict[str, Any] = {
             {
                 "datasource": "NVD",
                 "entries": [
-                    {"vendor": "x", "product": bad.package, "version": bad.version, "cve_number": bad.id,
-                     "severity": bad.severity.upper(), "score": "9.8"}  # fmt: skip
+                    {
+                        "vendor": "x",
+                        "product": bad.package,
+                        "version": bad.version,
+                        "cve_number": bad.id,
+                        "severity": bad.severity.upper(),
+                        "score": "9.8",
+                    }
                     for bad in (BAD, MILD)
                 ],
             }
@@ -197,7 +203,8 @@ def test_a_report_that_cannot_be_used_is_an_error(report: object, said: str) -> 
 def test_texts_of_reports_are_cleaned() -> None:
     match = {"vulnerability": {"id": "a\x1b[2J" + "b" * 1000, "severity": "?"}, "artifact": {"name": "\n"}}
     (finding,) = parsed({**GRYPE, "matches": [match]}).findings
-    assert finding.id.startswith(r"a\x1b[2Jbbb") and len(finding.id) < 320
+    assert finding.id.startswith(r"a\x1b[2Jbbb")
+    assert len(finding.id) < 320
     assert (finding.package, finding.severity) == (r"\n", "unknown")
 
 
@@ -283,9 +290,7 @@ def test_statements_close_findings(tmp_path: Path, product: dict[str, Any], open
     assert reasons == (set() if open_ones else {"vulnerable_code_not_in_execute_path"})
 
 
-def test_a_later_statement_counts_and_a_reason_is_needed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_later_statement_counts_and_a_reason_is_needed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, report = bundle(tmp_path), file(tmp_path / "g", GRYPE)
     about = {"vulnerability": {"name": BAD.id}, "products": [{"@id": "tiny"}]}
     closing, opening = {**about, "status": "fixed", "status_notes": "patched"}, {**about, "status": "affected"}
@@ -333,7 +338,8 @@ def test_scanners_are_started_offline(tmp_path: Path, monkeypatch: pytest.Monkey
     assert [one.scanner.database for one in found] == [BUILT, BUILT, None]
     words = (tmp_path / "words").read_text()
     assert "-o json\nfalse\n" in words
-    assert "sbom --offline-scan --skip-db-update" in words and "--offline --format json -L /" in words
+    assert "sbom --offline-scan --skip-db-update" in words
+    assert "--offline --format json -L /" in words
 
 
 def test_a_bundle_without_an_sbom_and_a_wrong_date(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
