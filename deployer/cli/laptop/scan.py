@@ -38,22 +38,23 @@ def _seconds(text: str) -> int:
     return int(dt.datetime.fromisoformat(f"{text}T00:00:00+00:00").timestamp())
 
 
-def run(args: argparse.Namespace) -> int:
-    """Scan a bundle, and show the open findings."""
+def run(args: argparse.Namespace) -> None:
+    """Scan a bundle, and show the open findings. Raises Refused if one of them is critical."""
     key = user_settings.path("key", args.key)
     found, signer = scan.make(args.bundle, args.report, args.scanner, args.vex, args.date, key)
     path, findings = args.bundle + SUFFIX, found.open(SEVERITIES[0])
     counts = Counter(one.severity for one in findings)
-    code = Refused.exit_code if counts[SEVERITIES[-1]] else 0
     own = {"scan": path, "key": signer.fingerprint if signer else None, "open": counts}
-    if common.as_json(args, {**own, **records.plain(found)}):
-        return code
-    terminal.show(*(f"{one.severity}: {one.line()}" for one in findings[:_SHOWN]))
-    for one in found.scanners:
-        known = f"of {day(one.database)}" if one.database else "of an unknown date"
-        terminal.show(f"{one.name} {one.version} on {day(one.made)}, with a database {known}")
-    several = ", ".join(f"{counts[severity]} {severity}" for severity in reversed(SEVERITIES) if counts[severity])
-    terminal.show(f"open findings: {several or 'none'}; closed by statements: {len(found.findings) - len(findings)}")
-    terminal.show(f"{f'signed by {signer.fingerprint}' if signer else 'not signed'}: {path}")
+    if not common.as_json(args, {**own, **records.plain(found)}):
+        terminal.show(*(f"{one.severity}: {one.line()}" for one in findings[:_SHOWN]))
+        for one in found.scanners:
+            known = f"of {day(one.database)}" if one.database else "of an unknown date"
+            terminal.show(f"{one.name} {one.version} on {day(one.made)}, with a database {known}")
+        several = ", ".join(f"{counts[severity]} {severity}" for severity in reversed(SEVERITIES) if counts[severity])
+        closed = len(found.findings) - len(findings)
+        terminal.show(f"open findings: {several or 'none'}; closed by statements: {closed}")
+        terminal.show(f"{f'signed by {signer.fingerprint}' if signer else 'not signed'}: {path}")
+    if counts[SEVERITIES[-1]]:
+        hint = "pack it with fixed packages, or state why a finding does not matter, with --vex"
+        raise Refused(f"{path} has open critical findings: {counts[SEVERITIES[-1]]}", hint)
     common.suggest(args, "push", args.bundle, settings.site_for_hint())
-    return code

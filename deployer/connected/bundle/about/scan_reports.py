@@ -29,19 +29,6 @@ _SECONDS = 1800  # for a scanner
 #: Variables with which users move the databases, besides HOME.
 _PLACES = ("XDG_CACHE_HOME", "GRYPE_DB_CACHE_DIR", "TRIVY_CACHE_DIR", "OSV_SCANNER_LOCAL_DB_CACHE_DIRECTORY")
 _DATE = re.compile(r"(\d{4}-\d\d-\d\d)(?:[T ](\d\d:\d\d:\d\d)(?:\.\d+)?(Z|[+-]\d\d:\d\d)?)?")
-#: The least CVSS score of a severity (specification of CVSS v3.1, section 5).
-_SCORES = ((9.0, "critical"), (7.0, "high"), (4.0, "medium"), (0.1, "low"))
-#: Other words for severities, by their beginning. A SARIF level is the worst that grype and trivy use it for.
-_WORDS = {"negl": "low", "info": "low", "none": "low", "note": "low", "mode": "medium", "warn": "medium",
-          "impo": "high", "erro": "critical"}  # fmt: skip
-#: The messages of trivy, grype and osv-scanner in SARIF: a package, its version, and perhaps a severity.
-_MESSAGE = re.compile(
-    r"(?:Package: |reports |Package ')([^\s'@]+)(?:\nInstalled Version: | at version |@)([^\s']+)"
-    r"(?s:.*\nSeverity: (\w+))?"
-)
-#: The states of CycloneDX and OpenVEX that close a finding.
-_CLOSED = {"not_affected": "not_affected", "false_positive": "not_affected", "fixed": "fixed", "resolved": "fixed",
-           "resolved_with_pedigree": "fixed"}  # fmt: skip
 
 
 class Report(NamedTuple):
@@ -52,13 +39,13 @@ class Report(NamedTuple):
 
 
 @functools.cache
-def _formats() -> list[dict[str, Any]]:
-    return list(own_data.load_yaml(Path(__file__).with_name("scanners.yaml")))
+def _table() -> Any:
+    return own_data.load_yaml(Path(__file__).with_name("scanners.yaml"))
 
 
 def names() -> list[str]:
     """Return the names of the scanners that ``run`` knows."""
-    return [known["name"] for known in _formats() if "start" in known]
+    return [known["name"] for known in _table()["formats"] if "start" in known]
 
 
 def read(data: bytes, what: str, made: int | None = None) -> Report:
@@ -72,9 +59,11 @@ def read(data: bytes, what: str, made: int | None = None) -> Report:
         UsageError: its format is unknown, it has no date, or a finding or the whole is not as it should be.
     """
     document = json_records.parse(data, what, limit=_MAX_MEMORY)
-    known = next((one for one in _formats() if all(_at(document, key) is not None for key in one["has"])), None)
+    known = next(
+        (one for one in _table()["formats"] if all(_at(document, key) is not None for key in one["has"])), None
+    )
     if known is None:
-        raise UsageError(f"{what} is not a report", "known: " + ", ".join(one["name"] for one in _formats()))
+        raise UsageError(f"{what} is not a report", "known: " + ", ".join(one["name"] for one in _table()["formats"]))
     by, version, date, database = (_text(document, known.get(key, ())) for key in ("by", "version", "made", "database"))
     made = _date(date) or made
     if made is None:
@@ -84,7 +73,7 @@ def read(data: bytes, what: str, made: int | None = None) -> Report:
     findings: list[Vulnerability] = []
     for found in _walk(document, known["findings"]):
         texts = {name: _text(found, places) for name, places in known["finding"].items()}
-        status = _CLOSED.get(texts.get("status", ""), "")
+        status = _table()["closed"].get(texts.get("status"), "")
         texts |= {"severity": _severity(texts.get("severity", "")), "status": status}
         findings += _completed(found, Vulnerability(**texts), named)
         last = findings[-1]
@@ -108,7 +97,7 @@ def run(sbom: bytes, wanted: Sequence[str] = ()) -> list[Report]:
     if not here:
         hint = "pip install cve-bin-tool, or scan the SBOM elsewhere (`inspect --sbom`), and give its --report FILE"
         raise MissingTool(f"no scanner is installed: {', '.join(names())}", hint)
-    return [_run(known, sbom) for known in _formats() if known["name"] in here]
+    return [_run(known, sbom) for known in _table()["formats"] if known["name"] in here]
 
 
 def _run(known: Mapping[str, Any], sbom: bytes) -> Report:
@@ -145,7 +134,7 @@ def _completed(found: Mapping[str, Any], finding: Vulnerability, named: Mapping[
         others = _text(found, ["vulnerability.aliases"])
         return [finding._replace(id=f"{finding.id}, {others}" if others else finding.id)]
     if "ruleId" in found:  # SARIF
-        message = _MESSAGE.search(str(_at(found, "message.text"))[: 10 * _LONGEST])
+        message = re.search(_table()["message"], str(_at(found, "message.text"))[: 10 * _LONGEST])
         package, version, severity = message.groups() if message else ("unknown", "", None)
         score = _text(named.get(finding.id), ["properties.security-severity"]) or severity or _text(found, ["level"])
         name = finding.id.removesuffix(f"-{package}")  # grype adds the package
@@ -192,8 +181,8 @@ def _severity(text: str) -> str:
     known = ["unknown"]
     for word in text.lower().split(", "):
         with suppress(ValueError):
-            known += [name for least, name in _SCORES if float(word) >= least]
-        known.append(_WORDS.get(word[:4], word if word in SEVERITIES else "unknown"))
+            known += [name for name, least in _table()["scores"].items() if float(word) >= least]
+        known.append(_table()["words"].get(word, word if word in SEVERITIES else "unknown"))
     return max(known, key=SEVERITIES.index)
 
 
