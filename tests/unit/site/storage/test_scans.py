@@ -127,6 +127,17 @@ def test_who_may_sign_scans(tmp_path, store, bundle):
         scans.check(store, digest)
 
 
+def test_a_scan_that_nobody_demands_stops_nothing(tmp_path, store, bundle):
+    digest = digest_of(bundle)
+    demand(tmp_path, signers=f'me namespaces="deployer-bundle" {KEY.key.line}\n')
+    record = json.loads((tmp_path / "policy.json").read_text())
+    (tmp_path / "policy.json").write_text(json.dumps({name: record[name] for name in record if name != "scan"}))
+    scans.take(scanned(digest, [BAD], key=OTHER), "it", store)
+    scans.check(store, digest)
+    with pytest.raises(IntegrityError, match="is wrong"):
+        scans.take(scanned(digest, key=KEY).replace(b"grype", b"trivy"), "it", store)
+
+
 def test_the_scan_of_another_bundle(tmp_path, store, bundle):
     put(bundle, scanned("sha256:" + "0" * 64))
     with pytest.raises(Refused, match=r"b\.tar\.scan\.json is the scan of another bundle: sha256:000"):
