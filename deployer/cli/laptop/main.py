@@ -33,6 +33,7 @@ GROUPS = {
         Command("pack", "laptop.pack", "flatten an image and pack it into one bundle",
                 "bundles/trained --site lab -o trained.tar"),
         Command("inspect", "laptop.inspection", "show what a bundle contains", "trained.tar"),
+        Command("scan", "laptop.scan", "record what vulnerability scanners find in a bundle", "trained.tar --key KEY"),
         Command("diff", "laptop.bundles", "show what changed between two bundles", "old.tar trained.tar"),
         Command("verify", "site.images", "check every byte of a bundle, and its signatures",
                 "trained.tar --signers allowed_signers"),
@@ -107,7 +108,7 @@ _SOON = 0.01
 _IMPORTS = "<frozen importlib._bootstrap>"
 _ELSEWHERE = {
     name: f"on the site: python3 deployer.pyz {name} --help"
-    for name in ("exec", "install", "receipt", "receive", "take-plan")
+    for name in ("exec", "install", "receipt", "receive", "take-plan", "take-scan")
 }
 
 

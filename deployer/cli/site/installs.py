@@ -1,10 +1,10 @@
-"""Commands that make or change an installed image: install, receive, squash, take-plan."""
+"""Commands that make or change an installed image: install, receive, squash, take-plan, take-scan."""
 
 import argparse
 import os
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Callable, Optional
+from typing import TYPE_CHECKING, Any, Callable, Optional, Tuple
 
 from deployer.cli.site import common
 from deployer.cli.site.meter import Meter
@@ -13,7 +13,7 @@ from deployer.site.install import install as installing
 from deployer.site.install import squash, take_plan
 from deployer.site.install.receive import receive
 from deployer.site.media import media
-from deployer.site.storage import space, store
+from deployer.site.storage import scans, space, store
 from deployer.site.storage.store import InstalledImage, Store
 from deployer.system import files, terminal, workers
 
@@ -45,6 +45,8 @@ def add_parsers(subparsers: Any) -> None:
     command = common.add_store_command(subparsers, "take-plan", _take_plan)
     common.add(command, "file", "FILE", "a file that `plan -o` wrote; - reads what push sends")
     common.add(command, "--signers", "FILE", common.SIGNERS)
+    command = common.add_store_command(subparsers, "take-scan", _take_scan)
+    common.add(command, "file", "FILE", "a file that `scan` wrote on the laptop; - reads what push sends")
 
 
 def add_squashfs(command: Any) -> None:
@@ -119,12 +121,21 @@ def show_received(
     return image
 
 
+def _sent(file: str, what: str) -> Tuple[bytes, str]:
+    """Return the content of a file that was sent or carried, and its name for errors."""
+    if file != "-":
+        return files.read_bytes(file, limit=plan_update.MAX_SIZE), file
+    what += " from standard input"
+    return plan_update.unpacked(sys.stdin.buffer.read(plan_update.MAX_SIZE + 1), what), what
+
+
+def _take_scan(args: argparse.Namespace) -> None:
+    scan, path = scans.take(*_sent(args.file, "the scan"), store.locate(args.root))
+    common.show_result(args, {"scan": path, "bundle": scan.bundle}, f"scan of {scan.bundle}: {path}")
+
+
 def _take_plan(args: argparse.Namespace) -> None:
-    if args.file == "-":
-        what = "the plan from standard input"
-        data = plan_update.unpacked(sys.stdin.buffer.read(plan_update.MAX_SIZE + 1), what)
-    else:
-        data, what = files.read_bytes(args.file, limit=plan_update.MAX_SIZE), args.file
+    data, what = _sent(args.file, "the plan")
     taken = take_plan.take(data, what, store.locate(args.root), args.signers)
     path = taken.image.newer_plan(taken.update.site)
     signers, warnings = taken.signers, list(taken.warnings)

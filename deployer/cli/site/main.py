@@ -21,6 +21,7 @@ GROUPS = {
         Command("receipt", "site.transfers", "list the segments that this site has, for push --to --have",
                 "-o receipt.json"),
         Command("take-plan", "site.installs", "use a newer plan for an installed image", "trained.plan"),
+        Command("take-scan", "site.installs", "keep the scan of a bundle, for policies", "trained.tar.scan.json"),
     ),
     "run jobs": (
         Command("run", "site.jobs", "submit a job of an installed image", "trained --nodes 2 --wait"),

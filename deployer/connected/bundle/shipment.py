@@ -1,7 +1,7 @@
 """The parts of a bundle that a site lacks, as one stream or as files in a folder."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -98,8 +98,7 @@ def as_files(
     what: Shipment,
     folder: Path,
     advance: Callable[[int], None],
-    readme: str = "",
-    mark: str = "",
+    more: Mapping[str, bytes] = {},
     encrypt: Sequence[str] = (),
 ) -> list[Path]:
     """Write the shipment and the deployer.pyz that receives it into a new or empty folder. Return the files.
@@ -107,8 +106,7 @@ def as_files(
     The written files are removed after an error.
 
     Args:
-        readme: the text for the person who receives the folder.
-        mark: the name of an empty file, which says which of several media this is.
+        more: other files, by their names.
         encrypt: a command that encrypts. Then several parts are one stream, in a file of up to 256 MiB.
 
     Raises:
@@ -137,8 +135,8 @@ def as_files(
 
     try:
         sums += write("deployer.pyz", iter([make_pyz()]))
-        sums += write(README, iter([readme.encode()])) if readme else ""
-        sums += write(mark, iter([])) if mark else ""
+        for name, content in more.items():
+            sums += write(name, iter([content]))
         if encrypt:
             for number, few in enumerate(split(what, ENCRYPTED_FILE), 1):
                 sums += write_encrypted(f"{number:04}{delta.ENCRYPTED}", few)

@@ -6,13 +6,14 @@ during the write, the next ``sign`` finishes it, and the bundle loses nothing.
 
 import os
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, NamedTuple
 
 from deployer.connected.ground import progress
 from deployer.contract.base import json_records
 from deployer.contract.base.errors import IntegrityError, MissingTool, UsageError
-from deployer.contract.bundle import multiarch, plan_update, sealed_file, sshsig
+from deployer.contract.bundle import multiarch, plan_update, scan, sealed_file, sshsig
 from deployer.contract.bundle.sshsig import Key
 from deployer.system import files, process
 from deployer.system.trust import several_bundles, signature
@@ -81,7 +82,7 @@ def sign(bundle: Path, key: Path) -> Signed:
 
 
 def sign_update(path: Path, key: Path) -> Signed:
-    """Sign a plan update by writing its text again with the signature. Other keys' signatures stay.
+    """Sign a plan update or a scan by writing its text again with the signature. Other keys' signatures stay.
 
     Raises:
         IntegrityError: an existing signature is wrong.
@@ -89,14 +90,28 @@ def sign_update(path: Path, key: Path) -> Signed:
         MissingTool: no ssh-keygen that can sign.
     """
     data = files.read_bytes(str(path), limit=plan_update.MAX_SIZE)
-    update = plan_update.read(data, str(path))
     message, earlier = plan_update.split(data)
-    before = {signature.check(blob, message): blob for blob in earlier}
-    blob = made(message, key)
-    signer = signature.check(blob, message)
+    if path.name.endswith(scan.SUFFIX):
+        digest, namespace = scan.read(message, str(path)).digest, sshsig.SCAN_NAMESPACE
+    else:
+        digest, namespace = plan_update.read(data, str(path)).digest, sshsig.NAMESPACE
+    text, signer = signed_text(message, key, namespace, earlier)
+    files.write_text(str(path), text)
+    blobs = plan_update.split(text.encode())[1]
+    return Signed(digest, signer, [sshsig.read(item, namespace).key.fingerprint for item in blobs])
+
+
+def signed_text(message: bytes, key: Path, namespace: str, earlier: Sequence[bytes] = ()) -> tuple[str, Key]:
+    """Return a text with its signatures after it, and the key of the new one. Raises as ``sign_update`` does.
+
+    Args:
+        earlier: signatures that the text has. An earlier one by the same key is replaced.
+    """
+    before = {signature.check(blob, message, namespace): blob for blob in earlier}
+    blob = made(message, key, namespace)
+    signer = signature.check(blob, message, namespace)
     blobs = sorted({**before, signer: blob}.values())
-    files.write_text(str(path), message.decode() + "".join(map(sshsig.armored, blobs)))
-    return Signed(update.digest, signer, [sshsig.read(item).key.fingerprint for item in blobs])
+    return message.decode() + "".join(map(sshsig.armored, blobs)), signer
 
 
 def made(message: bytes, key: Path, namespace: str = sshsig.NAMESPACE) -> bytes:

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 from deployer.connected.bundle import medium
-from deployer.connected.bundle.shipment import Shipment, as_files, as_stream, new_folder, shipment_for
+from deployer.connected.bundle.about import scan
+from deployer.connected.bundle.shipment import README, Shipment, as_files, as_stream, new_folder, shipment_for
 from deployer.connected.check.check import Verdict, check_carried
 from deployer.connected.ground import locked_folder, progress
 from deployer.connected.site_profile.profile import Profile
@@ -28,9 +29,10 @@ from deployer.contract.base.dialogue import UNKNOWN_SIGNERS
 from deployer.contract.base.errors import DeployerError, IntegrityError, Refused, SpaceError, TransferError, UsageError
 from deployer.contract.base.json_records import Fields
 from deployer.contract.base.text import counted
-from deployer.contract.bundle import delta
+from deployer.contract.bundle import delta, plan_update
 from deployer.contract.bundle.delta import HeldSegments
 from deployer.contract.bundle.manifest import PLANS_PREFIX, Manifest
+from deployer.contract.bundle.scan import ON_MEDIUM
 from deployer.contract.rules.verdict import REFUSE, Checked
 from deployer.system import files, terminal
 from deployer.system.trust import trust
@@ -189,6 +191,9 @@ def push(
                 remote.prepare()
             if _has_published(remote) and (newer := newest(profile)) is not profile:
                 verdict = check_for(verification, newer, options)
+            scanned = None if options.dry_run else scan.beside(str(bundle), verification.digest)
+            if scanned:  # the site's policy may demand it before the bundle
+                remote.feed(["take-scan", "-"], [plan_update.packed(scanned)])
             pushed = _push(stream, verification, remote, options)._replace(checked=verdict.checked if verdict else None)
             if options.squashfs and pushed.folder:
                 words = ["squash", f"{verification.manifest.name}:{verification.manifest.version}"]
@@ -427,7 +432,9 @@ def push_to(
         plans = plans_in(manifest)
         readme = functools.partial(medium.readme, manifest, verification.digest, plans, bool(held))
         encrypt = medium.encryption(keys) if keys else ()
-        media = medium.cut(shipment, size) if size else [shipment]
+        # An encrypted medium says nothing about the bundle.
+        scanned = b"" if keys else scan.beside(str(bundle), verification.digest) or b""
+        media = medium.cut(shipment, size - len(scanned)) if size else [shipment]
         new_folder(folder)
         written: list[Path] = []
         try:
@@ -435,7 +442,9 @@ def push_to(
                 for number, each in enumerate(media, 1):
                     mark, place = (delta.MEDIUM % (number, len(media)), folder / str(number)) if size else ("", folder)
                     text = medium.encrypted_readme(mark) if keys else readme(each, mark)
-                    written += as_files(stream, each, place, advance, text, mark, encrypt)
+                    more = {README: text.encode(), **({mark: b""} if mark else {})}
+                    more.update({ON_MEDIUM: scanned} if scanned else {})
+                    written += as_files(stream, each, place, advance, more, encrypt)
         except BaseException:
             for path in written:
                 path.unlink(missing_ok=True)

@@ -16,6 +16,8 @@ from deployer.contract.base.errors import IntegrityError
 NAMESPACE = "deployer-bundle"
 #: The namespace for site profiles. Such a signature is not valid for a bundle either.
 PROFILE_NAMESPACE = "deployer-profile"
+#: The namespace for scans, which other people may sign than bundles.
+SCAN_NAMESPACE = "deployer-scan"
 
 _MAGIC = b"SSHSIG"
 _VERSION = 1

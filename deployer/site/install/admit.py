@@ -4,6 +4,7 @@ from typing import Iterable, List, Sequence
 
 from deployer.contract.base import dialogue
 from deployer.contract.bundle.manifest import PLANS_PREFIX, Manifest
+from deployer.site.storage import scans
 from deployer.site.storage.store import Store
 from deployer.system import files
 from deployer.system.trust.policy import Policy, check_rollback, pin_policy
@@ -19,6 +20,7 @@ def admit(manifest: Manifest, digest: str, trust: Trust, store: Store, policies:
     Raises:
         Refused: a policy forbids it.
     """
+    scans.check(store, digest, policies)
     name, version = manifest.name, manifest.version
     receipts = [image.receipt for image in store.installed() if image.receipt.name == name]
     warnings = origin(trust, digest)

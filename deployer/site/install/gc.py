@@ -5,12 +5,16 @@ from contextlib import suppress
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from deployer.contract.base.errors import DeployerError, Refused, Unknown
+from deployer.site.container.node_folder import age
 from deployer.site.install import incoming
 from deployer.site.install.remove import check_rest, check_unused
-from deployer.site.storage import data, layers, unfinished
+from deployer.site.storage import data, layers, scans, unfinished
 from deployer.site.storage.store import InstalledImage, Store
 from deployer.system import files
 from deployer.system.trust import verify
+
+#: In seconds.
+_DAY = 24 * 3600
 
 
 class Garbage(NamedTuple):
@@ -41,6 +45,9 @@ def find(store: Store, keep: int) -> List[Garbage]:
     ]
     garbage += [Garbage(path, "left by a push that was not taken up again") for path in incoming.stale(store)]
     garbage += [Garbage(path, "not the last bundle of its name") for path in _old_bundles(store)]
+    # A scan is sent before its bundle.
+    old = (path for path in scans.unused(store) if age(path) > _DAY)
+    garbage += [Garbage(path, "the scan of a bundle that is not installed") for path in old]
     garbage += [
         Garbage(path, "the rest of an image: its receipt is gone or damaged", _objection(check_rest, store, path))
         for path in store.rests()

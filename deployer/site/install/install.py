@@ -22,7 +22,7 @@ from deployer.site.install.admit import admit, pin_signers
 from deployer.site.install.content import EVERYTHING, Content, InstallProgress, room, total, write
 from deployer.site.install.donor import Donor
 from deployer.site.install.unpack import Unpacked
-from deployer.site.storage import data, frames, inventory, layers, space, unfinished
+from deployer.site.storage import data, frames, inventory, layers, scans, space, unfinished
 from deployer.site.storage.frames import FrameNote
 from deployer.site.storage.store import BYTECODE, ENGINE, MANIFEST, RECEIPT, ROOTFS, InstalledImage, Receipt, Store
 from deployer.system import files, workers
@@ -74,7 +74,8 @@ def install(
 ) -> InstallOutcome:
     """Verify the bundle ``path`` and install it under ``store``.
 
-    An image with the same digest is left unchanged. If a part of it is missing, that part is made again.
+    A scan beside the bundle is taken first. An image with the same digest is left unchanged. If a part of it is
+    missing, that part is made again.
 
     Args:
         progress: receives bytes done and bytes in total.
@@ -94,6 +95,7 @@ def install(
         # The digest that the seal claims is enough to find an image: it was verified at its install.
         seal = arriving.seal if arriving else verify.read_seal(stream, path)
         digest = seal.digest
+        scans.take_beside(path, store, digest)
         folder = store.image_folder(digest)
         claimed, present = store.at(folder), inventory.whole(store, digest)
         if present:

@@ -18,7 +18,7 @@ from deployer.site.install import incoming
 from deployer.site.install.content import InstallProgress
 from deployer.site.install.incoming import Parcel, SegmentSource
 from deployer.site.install.install import InstallOutcome, install, keep
-from deployer.site.storage import inventory, space
+from deployer.site.storage import inventory, scans, space
 from deployer.site.storage.store import InstalledImage, Store
 from deployer.system import files, terminal
 from deployer.system.trust.verify import opened, read_seal
@@ -75,6 +75,7 @@ def _receive(
 ) -> InstallOutcome:
     parcel = incoming.open_parcel(folder)
     digest = parcel.seal.digest
+    scans.take_beside(os.path.join(parcel.folder, "bundle"), store, digest)  # as push --to names it
     present = inventory.whole(store, digest)
     if present:
         return InstallOutcome(image=present, known=True, bundle=finish(store, digest, present))

@@ -9,8 +9,9 @@ import tempfile
 from typing import IO, Iterator, List, Optional, Sequence, Tuple
 
 from deployer.contract.base.errors import IntegrityError, UsageError
-from deployer.contract.bundle import delta, sealed_file
+from deployer.contract.bundle import delta, plan_update, sealed_file
 from deployer.contract.bundle.delta import Ending, Part, Range
+from deployer.contract.bundle.scan import ON_MEDIUM
 from deployer.site.install import incoming, receive
 from deployer.site.install.content import InstallProgress
 from deployer.site.install.incoming import Parcel
@@ -59,6 +60,9 @@ def gather(folders: List[str], store: Store, key: str, program: str, meter: Inst
             raise UsageError(f"{folder} contains no bundle's parts", "give the folders that push --to wrote")
         for mark in marks:
             files.write_text(os.path.join(parcel.folder, mark.group()), "")
+        if ON_MEDIUM in names:
+            data = files.read_text(os.path.join(folder, ON_MEDIUM), _COPY, plan_update.MAX_SIZE)
+            files.write_text(os.path.join(parcel.folder, ON_MEDIUM), data)
         target, total = parcel.folder, max([int(mark.group(2)) for mark in marks], default=0)
         wanted = [delta.MEDIUM % (number, total) for number in range(1, total + 1)] if _lacking(parcel, store) else []
         missing = [mark for mark in wanted if not files.lexists(os.path.join(target, mark))]

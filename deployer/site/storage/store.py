@@ -11,6 +11,7 @@
         ROOT/layers/KEY-UID/            a layer: rootfs/, or the overlays wheels/ variants/, shared between images with
                                         the same content (layers.py)
     ROOT/jobs/JOB/                  a job: job.sh, job.json, logs, ranks/, result.json
+    ROOT/scans/DIGEST.json          the scan of a bundle, as it was signed
     ROOT/incoming/                  arriving bundles; never read under a final name
     ROOT/logs/                      a log file per command
 """
@@ -205,6 +206,7 @@ class Store:
         self.layers = os.path.join(root, LAYERS)
         self.jobs = os.path.join(root, "jobs")
         self.incoming = os.path.join(root, "incoming")
+        self.scans = os.path.join(root, "scans")
         self.logs = os.path.join(root, "logs")
 
     @property

@@ -8,9 +8,10 @@ import os
 import time
 from typing import Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
-from deployer.contract.base import json_records, version
+from deployer.contract.base import json_records, records, version
 from deployer.contract.base.errors import Refused, UsageError
-from deployer.contract.bundle.sshsig import Key
+from deployer.contract.bundle import scan as scans
+from deployer.contract.bundle.sshsig import NAMESPACE, Key
 from deployer.system import files
 from deployer.system.trust import signers
 
@@ -34,6 +35,7 @@ class Policy(NamedTuple):
         revoked_keys: the path of a file of revoked keys, or None.
         refuse_rollback: refuse a version older than an installed one.
         given: the text of --signers, which may be a pipe and is therefore read once.
+        scan: what it demands of a bundle's scan; None: it demands none.
     """
 
     source: str
@@ -42,6 +44,7 @@ class Policy(NamedTuple):
     revoked_keys: Optional[str] = None
     refuse_rollback: bool = False
     given: Optional[str] = None
+    scan: Optional[scans.ScanDemand] = None
 
 
 def load(root: Optional[str] = None, signers_file: Optional[str] = None) -> List[Policy]:
@@ -63,20 +66,35 @@ def load(root: Optional[str] = None, signers_file: Optional[str] = None) -> List
 def read_policy(path: str) -> Policy:
     """Parse a policy file and the files that it names, relative to its folder. Raises UsageError."""
     fields = json_records.loads(files.read_text(path).encode(), SCHEMA, path)
-    unknown = set(fields.record) - {"schema", "format", "min_reader"} - set(_FIELDS) - set(_PATHS)
+    unknown = set(fields.record) - {"schema", "format", "min_reader"} - set(_FIELDS) - set(_PATHS) - {scans.SCHEMA}
     if unknown:  # a misspelt rule must not be ignored
-        known = ", ".join(_FIELDS + _PATHS)
+        known = ", ".join((*_FIELDS, *_PATHS, scans.SCHEMA))
         raise UsageError(f"{path}: unknown field {sorted(unknown)[0]!r}", "a policy has: " + known)
     demands = [fields.flag(name) if name in fields.record else False for name in _FIELDS]
     names = [fields.maybe_text(name) for name in _PATHS]
     allowed, revoked = (os.path.join(os.path.dirname(path), name) if name else None for name in names)
     if demands[0] and not allowed:
         raise UsageError(f"{path}: require_signature needs allowed_signers: anyone can sign")
-    return Policy(path, demands[0], tuple(signers.read_signers(allowed)) if allowed else None, revoked, demands[1])
+    named = tuple(signers.read_signers(allowed)) if allowed else None
+    return Policy(path, demands[0], named, revoked, demands[1], scan=_scan(fields.maybe_child(scans.SCHEMA)))
+
+
+def _scan(fields: Optional[json_records.Fields]) -> Optional[scans.ScanDemand]:
+    if fields is None:
+        return None
+    demand = records.read(scans.ScanDemand, fields)
+    if set(fields.record) - set(demand._fields) or demand.severity not in scans.SEVERITIES[1:]:
+        hint = "it has: days, and severity, one of " + ", ".join(scans.SEVERITIES[1:])
+        raise UsageError(f"{fields.what}: an unknown field or severity", hint)
+    return demand
 
 
 def judge(
-    policies: Iterable[Policy], keys: Sequence[Key], now: Optional[float] = None, what: str = "bundle"
+    policies: Iterable[Policy],
+    keys: Sequence[Key],
+    now: Optional[float] = None,
+    what: str = "bundle",
+    namespace: str = NAMESPACE,
 ) -> List[str]:
     """Return the names under which the policies know the signers; empty for a bundle without signatures.
 
@@ -85,6 +103,7 @@ def judge(
             one of them that no policy revokes.
         now: seconds since the epoch; None: the current time.
         what: what was signed, for errors.
+        namespace: the purpose of the signatures, which the signers must have.
 
     Raises:
         Refused: a policy does not accept the bundle; the message has the reasons.
@@ -105,7 +124,7 @@ def judge(
             continue
         if not keys:
             _refuse([], f"the {what} is not signed, and {policy.source} demands it", what)
-        answers = [_answer(policy.allowed, key, now) for key in good]
+        answers = [_answer(policy.allowed, key, now, namespace) for key in good]
         accepted = [who for who, _ in answers if who]
         if not accepted:
             told = list(reasons.values()) + [reason for _, reason in answers]
@@ -146,12 +165,12 @@ def pin_policy(root: str, given: str) -> Optional[str]:
     return path
 
 
-def _answer(allowed: Iterable[signers.Signer], key: Key, now: float) -> Tuple[str, str]:
+def _answer(allowed: Iterable[signers.Signer], key: Key, now: float, namespace: str) -> Tuple[str, str]:
     """Return the name under which a key is accepted, or "" and the reason why it is not."""
     reasons = []
     for signer in allowed:
         if signer.key == key:
-            reason = signer.refusal(now)
+            reason = signer.refusal(now, namespace)
             if not reason:
                 return f"{signer.who} ({key.fingerprint})", ""
             reasons.append(reason)

@@ -7,7 +7,7 @@ from typing import List, NamedTuple, Optional, Sequence
 
 from deployer.contract.base import dialogue
 from deployer.contract.base.errors import UsageError
-from deployer.contract.bundle.sshsig import Key
+from deployer.contract.bundle.sshsig import NAMESPACE, Key
 from deployer.system import files
 from deployer.system.trust import policy, signature
 from deployer.system.trust.policy import Policy
@@ -26,21 +26,27 @@ class Trust(NamedTuple):
 
 
 def establish(
-    message: bytes, signatures: Sequence[bytes], policies: Optional[Sequence[Policy]] = None, what: str = "bundle"
+    message: bytes,
+    signatures: Sequence[bytes],
+    policies: Optional[Sequence[Policy]] = None,
+    what: str = "bundle",
+    namespace: str = NAMESPACE,
 ) -> Trust:
     """Verify all signatures of ``message`` and check the signers against the policies.
 
     Args:
         policies: the policies to apply; None: those of ``policy.load()``, so that the admin's is never forgotten.
         what: what was signed, for errors.
+        namespace: the purpose for which the signatures must be made, and for which the signers may sign.
 
     Raises:
         IntegrityError: a signature is wrong.
         Refused: a policy does not accept the signers.
         MissingTool: a signature cannot be verified on this machine.
     """
-    keys = [signature.check(blob, message) for blob in signatures]
-    return Trust(keys, policy.judge(policy.load() if policies is None else policies, keys, what=what))
+    keys = [signature.check(blob, message, namespace) for blob in signatures]
+    policies = policy.load() if policies is None else policies
+    return Trust(keys, policy.judge(policies, keys, what=what, namespace=namespace))
 
 
 def own(keys: Sequence[Key]) -> str:

@@ -6,14 +6,13 @@ Only frames that differ are decompressed, and only their files are hashed.
 import hashlib
 import itertools
 import os
-import re
 from collections.abc import Collection, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from typing import IO, NamedTuple
 
-from installer.utils import parse_wheel_filename
+from packageurl import PackageURL
 
-from deployer.connected.bundle.about import packages
+from deployer.connected.bundle.about import sbom
 from deployer.connected.bundle.about.listing import entries_of, units_of
 from deployer.connected.bundle.shipment import shipment_for
 from deployer.connected.ground import frames
@@ -24,18 +23,16 @@ from deployer.connected.rootfs.secrets import MAX_SIZE, in_files
 from deployer.contract.base import json_records, records
 from deployer.contract.base.tarformat import FILE, TarEntry
 from deployer.contract.bundle import delta, sealed_file
-from deployer.contract.bundle.manifest import APP_PREFIX, DATA_PREFIX, OURS, WHEELS
+from deployer.contract.bundle.manifest import APP_PREFIX, DATA_PREFIX, OURS
 from deployer.contract.rules.findings import Finding
 from deployer.system.trust.verify import begin, opened
-
-_PIP = re.compile(rb"/(?:site|dist)-packages/([^/]+?)-([^/-]+)\.(?:dist|egg)-info/METADATA$")
 
 
 class PackageChange(NamedTuple):
     """A package whose version differs.
 
     Attributes:
-        kind: ``dpkg`` or ``pip``.
+        kind: that of its purl, for instance ``deb`` or ``pypi``.
         name: the package.
         old: the version in the old bundle, None if absent.
         new: the version in the new bundle, None if absent.
@@ -99,13 +96,9 @@ def diff(old: str, new: str) -> Difference:
 
 
 def _packages(a: "_Bundle", b: "_Bundle") -> list[PackageChange]:
-    changes = []
-    before, after = a.packages(b), b.packages(a)
-    for kind, name in sorted(before.keys() | after.keys()):
-        old, new = before.get((kind, name)), after.get((kind, name))
-        if old != new:
-            changes.append(PackageChange(kind, name, old, new))
-    return changes
+    before, after = a.packages(), b.packages()
+    both = sorted(before.keys() | after.keys())
+    return [PackageChange(*key, before.get(key), after.get(key)) for key in both if before.get(key) != after.get(key)]
 
 
 class _Bundle:
@@ -135,33 +128,26 @@ class _Bundle:
         """Return image entries in units that only this side has, each with its properties for comparison."""
         entries: dict[str, object] = {}
         for entry, content in self._entries(other):
-            digest = hashlib.sha256()
+            digest, path, pieces = hashlib.sha256(), os.fsdecode(entry.path), []
             for piece in content:
                 digest.update(piece)
+                pieces += [bytes(piece)] if PackageFiles.is_list(path) else []
+            if pieces:
+                self._listed.add(path, b"".join(pieces))
             entries[_name(entry)] = (*entry._replace(path=b""), digest.digest())
         return entries
 
-    def packages(self, other: "_Bundle") -> dict[tuple[str, str], str]:
-        """Return the versions of wheels, and of packages with metadata in units that only this side has."""
-        versions = {}
-        for overlay in self.manifest.overlays:
-            for name in overlay.wheels if overlay.name == WHEELS else ():
-                with suppress(ValueError):  # for names that pack never writes
-                    wheel = parse_wheel_filename(name)
-                    versions["pip", wheel.distribution] = wheel.version
-        for entry, content in self._entries(other):
-            match = _PIP.search(b"/" + entry.path)
-            if match:
-                versions["pip", match.group(1).decode()] = match.group(2).decode()
-            elif entry.path == packages.DPKG_STATUS:
-                for fields in packages.dpkg_paragraphs(b"".join(content)):
-                    versions["dpkg", fields["Package"]] = fields["Version"]
-            elif PackageFiles.is_list(os.fsdecode(entry.path)):
-                self._listed.add(os.fsdecode(entry.path), b"".join(content))
-        return versions
+    def packages(self) -> dict[tuple[str, str], str]:
+        """Return the versions of the packages in the SBOM, by kind and name."""
+        versions: dict[tuple[str, str], list[str]] = {}
+        for item in sbom.parsed(sealed_file.sbom(self.manifest, self._read)).get("components", ()):
+            if item.get("purl"):
+                key = PackageURL.from_string(item["purl"]).type, item["name"]
+                versions.setdefault(key, []).append(item.get("version", ""))
+        return {key: ", ".join(sorted({*several})) for key, several in versions.items()}
 
     def secrets(self, other: "_Bundle", paths: Collection[str]) -> Iterator[Finding]:
-        """Yield the secrets in some files, except in packages that ``packages`` has read, and in new variables."""
+        """Yield the secrets in some files, except in packages that ``files`` has read, and in new variables."""
         small = ((e, pieces) for e, pieces in self._entries(other) if e.kind == FILE and e.size <= MAX_SIZE)
         files = ((os.fsdecode(e.path), InMemory(b"".join(pieces))) for e, pieces in small if _name(e) in paths)
         contents = sealed_file.contents(self.manifest.members, self.manifest.segments)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from deployer import __version__
-from deployer.connected.bundle.about import end_of_support
+from deployer.connected.bundle.about import end_of_support, scan
 from deployer.connected.bundle.about import sbom as sboms
 from deployer.connected.bundle.about.diff import diff
 from deployer.connected.bundle.about.listing import files_of
@@ -21,12 +21,14 @@ from deployer.connected.rootfs.package_files import PackageFiles
 from deployer.connected.rootfs.running_code import HEAD, runs_code
 from deployer.contract.base.shell import quoted
 from deployer.contract.base.tarformat import FILE, TarEntry
+from deployer.contract.bundle import scan as scans
 from deployer.contract.bundle.manifest import APP_PREFIX, DATA_PREFIX, PLANS_PREFIX, Manifest
 from deployer.contract.bundle.sealed_file import contents, member_segments, sbom
 from deployer.contract.site import plan as plans
 from deployer.system.trust.verify import Verification, begin, opened, size_of, verify
 
 _SECTIONS = (
+    "Known vulnerabilities, and what is new",
     "What it is",
     "Files outside of packages",
     "Addresses",
@@ -65,6 +67,7 @@ def make(path: str, before: str | None, today: dt.date) -> str:
         running = _running(bundle)
         made = [plans.read(_content(bundle, name), name) for name in _members(manifest, PLANS_PREFIX)]
         rehearsals = rehearsed.of(bundle)
+    scanned, before_scanned = scan.verified(path), scan.verified(before) if before else None
     return page(
         "bundle.html",
         title=f"Bundle {manifest.name} {manifest.version}",
@@ -88,6 +91,10 @@ def make(path: str, before: str | None, today: dt.date) -> str:
         searched=_HEAD,
         data=[member.size for member in manifest.members if member.name.startswith(DATA_PREFIX)],
         members=[member for member in manifest.members if not member.name.startswith("blobs/")],
+        day=scans.day,
+        scan=scanned and scanned[0],
+        scan_trust=scanned and scanned[1],
+        new=scanned and before_scanned and scanned[0].new_since(before_scanned[0]),
         before=Path(before).name if before else "",
         difference=diff(before, path) if before else None,
         most=_LISTED,

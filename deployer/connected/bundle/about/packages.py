@@ -1,13 +1,19 @@
-"""The packages of a root filesystem, found through the files of dpkg, pip and Python.
+"""The packages of a root filesystem, found through the files of dpkg, rpm, apk, conda, pip and Python.
 
 Only those few files are read. Sources: deb822(5) and dpkg-query(1) for the status file; Debian Policy, 12.5, and
 "Machine-readable debian/copyright file" for licences; the core metadata specifications of packaging.python.org;
-os-release(5).
+os-release(5); apk-package(5), "Installed Database V2"; conda's documentation of conda-meta; "RPM V4 headers" of
+rpm.org. rpm's older databases (Berkeley DB, ndb) are not read.
 """
 
+import json
 import posixpath
 import re
-from collections.abc import Iterable, Iterator
+import sqlite3
+import struct
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, suppress
 from typing import NamedTuple
 
 from packaging.metadata import parse_email
@@ -16,7 +22,7 @@ from deployer.connected.rootfs.entries import shown
 from deployer.connected.rootfs.flatten import FlattenedRootfs
 from deployer.contract.base.tarformat import FILE, HARDLINK, SYMLINK, TarEntry
 
-DEB, PYPI, GENERIC = "deb", "pypi", "generic"
+DEB, PYPI, GENERIC, APK, CONDA, RPM = "deb", "pypi", "generic", "apk", "conda", "rpm"
 
 DPKG_STATUS = b"var/lib/dpkg/status"
 #: The folder with one status file per package in images without dpkg ("distroless"). Its checksum lists are skipped.
@@ -35,6 +41,13 @@ _PYTHON = re.compile(rb"^(.*/)?lib/python(3\.\d+)/os\.py$")
 _PYTHON_VERSION = re.compile(rb'^#define\s+PY_VERSION\s+"([^"]+)"', re.MULTILINE)
 _OS_RELEASE = (b"etc/os-release", b"usr/lib/os-release")
 
+#: What is read of rpm, apk and conda. Numbers of rpm's tags (rpmtag.h), and of types in its headers.
+_FIELDS = ("name", "version", "architecture", "license", "source")
+_RPM_TAGS = {1000: "name", 1001: "number", 1002: "release", 1003: "epoch", 1014: "license", 1022: "architecture",
+             1044: "source"}  # fmt: skip
+_RPM_NUMBER, _RPM_TEXT = 4, 6
+_APK_FIELDS = {"P": "name", "V": "version", "A": "architecture", "L": "license", "o": "source"}
+
 _CLASSIFIER = "License :: "
 #: A longer License field contains the licence text instead of its name.
 _MAX_LICENCE = 100
@@ -44,13 +57,14 @@ class Package(NamedTuple):
     """A package.
 
     Attributes:
-        kind: DEB, PYPI or GENERIC.
+        kind: the type of its purl.
         name: its name.
         version: its version.
         where: the path of its metadata in the image, or the bundle member.
-        architecture: Debian's name, empty for other kinds.
+        architecture: the distribution's name for it, empty for other kinds.
         licences: one SPDX expression, or names, from its metadata; empty if not stated.
         sha256: the digest in hexadecimal if the package is a file (a wheel), otherwise empty.
+        source: the source package, if it has another name: NAME, or NAME@VERSION. Advisories of Debian name only these.
     """
 
     kind: str
@@ -60,6 +74,7 @@ class Package(NamedTuple):
     architecture: str = ""
     licences: tuple[str, ...] = ()
     sha256: str = ""
+    source: str = ""
 
 
 class System(NamedTuple):
@@ -104,16 +119,18 @@ def of_tree(tree: FlattenedRootfs) -> PackageInventory:
         elif path.endswith((b"METADATA", b"PKG-INFO", b".egg-info")) and _METADATA.search(path):
             package = of_metadata(_read(tree, path), "/" + shown(path))
             installed += [package] if package else []
+        elif path.endswith((b"installed", b".json", b".sqlite")):
+            installed += _of_database(tree, path)
     return PackageInventory(system, (*installed, *_unpackaged(tree, pythons, installed)))
 
 
 def dpkg_paragraphs(content: bytes) -> Iterator[dict[str, str]]:
-    """Yield name, version, architecture and status of each installed package in a dpkg status file.
+    """Yield name, version, architecture, source and status of each installed package in a dpkg status file.
 
     The keys are dpkg's. Packages that were removed, or have only settings left, are skipped.
     """
     for paragraph in content.decode("utf-8", "replace").split("\n\n"):
-        fields = dict(re.findall(r"^(Package|Version|Architecture|Status): *(.*?) *$", paragraph, re.MULTILINE))
+        fields = dict(re.findall(r"^(Package|Version|Architecture|Status|Source): *(.*?) *$", paragraph, re.MULTILINE))
         status = fields.get("Status", "installed").split()
         if fields.get("Package") and fields.get("Version") and status[-1:] == ["installed"]:
             yield fields
@@ -151,9 +168,56 @@ def _of_dpkg(tree: FlattenedRootfs, path: bytes) -> list[Package]:
             "/" + shown(path),
             fields.get("Architecture", ""),
             _debian_licences(tree, fields["Package"]),
+            source=fields.get("Source", "").replace(" (", "@").rstrip(")"),
         )
         for fields in dpkg_paragraphs(_read(tree, path))
     ]
+
+
+def _of_database(tree: FlattenedRootfs, path: bytes) -> Iterator[Package]:
+    """Yield the packages in a database of rpm, apk or conda, up to a damaged entry; none if it is another file."""
+    kind, reader = next(((kind, reader) for pattern, kind, reader in _DATABASES if pattern.fullmatch(path)), ("", None))
+    with suppress(sqlite3.Error, struct.error, ValueError, LookupError, AttributeError, RecursionError):
+        for known in reader(_read(tree, path)) if reader else ():
+            name, version, architecture, licence, source = (str(known.get(key) or "") for key in _FIELDS)
+            licences = (licence,) if 0 < len(licence) <= _MAX_LICENCE else ()
+            if name and version:
+                source = "" if source == name else source
+                yield Package(kind, name, version, "/" + shown(path), architecture, licences, source=source)
+
+
+def _apk(content: bytes) -> Iterator[dict[str, str]]:
+    for paragraph in content.decode("utf-8", "replace").split("\n\n"):
+        yield {_APK_FIELDS[key]: text for key, text in re.findall(r"^([PVALo]):(.*)$", paragraph, re.MULTILINE)}
+
+
+def _rpm(content: bytes) -> Iterator[dict[str, str]]:
+    with tempfile.NamedTemporaryFile(prefix="deployer-rpm-") as file:
+        file.write(content)
+        file.flush()
+        with closing(sqlite3.connect(f"file:{file.name}?mode=ro&immutable=1", uri=True)) as database:
+            for (header,) in database.execute("SELECT blob FROM Packages ORDER BY hnum"):
+                yield _rpm_header(header)
+
+
+def _rpm_header(header: bytes) -> dict[str, str]:
+    count, _ = struct.unpack_from(">II", header)
+    fields: dict[str, str] = {}
+    for tag, kind, offset, _ in struct.iter_unpack(">IIII", header[8 : 8 + 16 * count]):
+        start = 8 + 16 * count + offset
+        if tag in _RPM_TAGS and kind == _RPM_NUMBER:
+            fields[_RPM_TAGS[tag]] = f"{struct.unpack_from('>I', header, start)[0]}:"
+        elif tag in _RPM_TAGS and kind == _RPM_TEXT:
+            fields[_RPM_TAGS[tag]] = header[start : header.index(b"\0", start)].decode("utf-8", "replace")
+    return {**fields, "version": f"{fields.get('epoch', '')}{fields['number']}-{fields['release']}"}
+
+
+#: The databases that are one file: its path, the kind of the packages, and the reader.
+_DATABASES: tuple[tuple[re.Pattern[bytes], str, Callable[[bytes], Iterator[Mapping[str, object]]]], ...] = (
+    (re.compile(rb"(usr/)?lib/apk/db/installed"), APK, _apk),
+    (re.compile(rb"(.*/)?conda-meta/[^/]+\.json"), CONDA, lambda content: iter([json.loads(content)])),
+    (re.compile(rb"(usr/lib/sysimage|var/lib)/rpm/rpmdb\.sqlite"), RPM, _rpm),
+)
 
 
 def _debian_licences(tree: FlattenedRootfs, name: str) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ from cyclonedx.output.json import JsonV1Dot6
 from packageurl import PackageURL
 
 import deployer
-from deployer.connected.bundle.about.packages import DEB, PYPI, Package, PackageInventory, System, of_metadata
+from deployer.connected.bundle.about.packages import APK, DEB, PYPI, RPM, Package, PackageInventory, System, of_metadata
 from deployer.connected.rootfs import wheels
 from deployer.contract.base import json_records
 from deployer.contract.base.errors import IntegrityError
@@ -38,6 +38,9 @@ _KIND = re.compile(r"[a-z][a-z0-9.+-]*")
 
 #: The distribution of the Debian packages in the kit.
 _KIT_SYSTEM = System("debian", "12")
+
+#: The kinds of distributions' packages, and the namespace of their purls if the image does not name its own.
+_OF_SYSTEMS = {DEB: "debian", RPM: None, APK: "alpine"}
 
 #: On average, one line in this many ends a piece; the line's hash decides.
 _PIECE_ODDS = 16
@@ -118,15 +121,16 @@ def _json(value: Any) -> bytes:
 def _component(package: Package, places: list[str], system: System) -> Component:
     qualifiers = {}
     namespace = None
-    if package.kind == DEB:
-        namespace = system.name or "debian"
+    version = package.version
+    if package.kind in _OF_SYSTEMS:
+        namespace = system.name or _OF_SYSTEMS[package.kind]
         distribution = "-".join(filter(None, system)) if system.name else ""
-        qualifiers = {"arch": package.architecture, "distro": distribution}
-    purl = PackageURL(
-        package.kind, namespace, package.name, package.version, {k: v for k, v in qualifiers.items() if v}
-    )
+        qualifiers = {"arch": package.architecture, "distro": distribution, "upstream": package.source}
+        if package.kind == RPM and ":" in version:  # the purl specification puts the epoch there
+            qualifiers["epoch"], _, version = version.partition(":")
+    purl = PackageURL(package.kind, namespace, package.name, version, {k: v for k, v in qualifiers.items() if v})
     # A Python package may occur twice: as wheels for two MPIs, or in two places with different licences.
-    second = f"#{min(places)}" if package.licences and package.kind != DEB else ""
+    second = f"#{min(places)}" if package.licences and package.kind not in _OF_SYSTEMS else ""
     if len(package.licences) == 1:  # an expression
         licences: list[License] = [LicenseFactory().make_from_string(package.licences[0])]
     else:

@@ -13,7 +13,7 @@ from deployer.contract.site.plan import NATIVE, Plan
 from deployer.site.container import container
 from deployer.site.install import mount_points
 from deployer.site.run.prepare.request import RunRequest, Settled, settle
-from deployer.site.storage import data, inventory
+from deployer.site.storage import data, inventory, scans
 from deployer.site.storage.store import InstalledImage, Store
 
 
@@ -37,6 +37,7 @@ class ResolvedRun(NamedTuple):
 def resolve(store: Store, request: RunRequest, own: Optional[Job]) -> ResolvedRun:
     """Find the image, plan and job of ``request``, and compute the layout."""
     installed = store.find(request.image)
+    scans.check(store, installed.receipt.digest)
     if not request.just_checked:
         inventory.check(store, installed)
     manifest = installed.manifest()

@@ -25,6 +25,7 @@ from deployer.contract.base.errors import DeployerError, IntegrityError, Refused
 from deployer.contract.base.json_records import Fields
 from deployer.contract.bundle import delta
 from deployer.contract.bundle.job import Job
+from deployer.contract.bundle.scan import Scan, Scanner
 from deployer.contract.rules.findings import ERROR, Finding
 from deployer.contract.rules.verdict import judged
 from deployer.site.install.receive import receive
@@ -380,6 +381,49 @@ def test_too_little_space_is_told_before_anything_is_sent(
     with pytest.raises(SpaceError, match=r"has .* MB free; bundle and image need .* MB"):
         install(bundle)
     assert incoming(far) == []
+
+
+def _scan(path: Path, made: float) -> str:
+    with opened(str(path)) as stream:
+        digest = begin(stream, str(path)).digest
+    Path(f"{path}.scan.json").write_text(Scan(digest, "tiny:1.0", [Scanner("grype", "1", int(made))], []).text())
+    return f"{digest[7:39]}.json"
+
+
+def _demand_scans(root: Path) -> None:
+    root.mkdir(exist_ok=True)
+    record = {"schema": "deployer.policy", "format": 1, "min_reader": 1, "scan": {"days": 30}}
+    (root / "policy.json").write_text(json.dumps(record))
+
+
+def test_the_scan_beside_a_bundle_is_sent_before_it(far: Path, tmp_path: Path) -> None:
+    root, bundle = far / "deployer", bundles.write(tmp_path / "b.tar", extra=BIG)
+    _demand_scans(root)
+    with pytest.raises(DeployerError, match=r"/policy\.json demands a scan of the bundle, and none is here") as caught:
+        install(bundle)
+    assert caught.value.exit_code == Refused.exit_code
+    name = _scan(bundle, time.time() - 31 * 86400)
+    with pytest.raises(DeployerError, match=r"does not accept the scan of tiny:1\.0: .*, 31 days ago; 30 are allowed"):
+        install(bundle)
+    _scan(bundle, time.time())
+    assert install(bundle).folder
+    assert [path.name for path in (root / "scans").iterdir()] == [name]
+    (root / "scans" / name).unlink()
+    assert install(bundle).sent == 0  # a new scan of an installed bundle is sent too
+    assert (root / "scans" / name).is_file()
+
+
+def test_media_carry_the_scan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root, bundle = tmp_path / "root", bundles.write(tmp_path / "b.tar")
+    _demand_scans(root)
+    push_to(bundle, tmp_path / "without")
+    assert site_cli.main(["receive", str(tmp_path / "without"), "--root", str(root)]) == Refused.exit_code
+    assert "demands a scan of the bundle" in capsys.readouterr().err
+    name = _scan(bundle, time.time())
+    push_to(bundle, tmp_path / "with")
+    subprocess.run(["sha256sum", "--quiet", "-c", "SHA256SUMS"], cwd=tmp_path / "with", check=True)
+    assert site_cli.main(["receive", str(tmp_path / "with"), "--root", str(root)]) == 0
+    assert (root / "scans" / name).is_file()
 
 
 def test_media(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -48,6 +48,14 @@ def write(path: Path, files: list[list[tuple[TarEntry, bytes]]], extra: list[tup
     return str(bundles.write(path, pieces, extra, version=version))
 
 
+def sbom(*purls: str) -> tuple[str, bytes]:
+    """Return the member with an SBOM of packages, TYPE/NAME@VERSION each."""
+    parts = [purl.partition("@") for purl in purls]
+    components = [{"name": name.rpartition("/")[2], "version": version, "purl": f"pkg:{name}@{version}"}
+                  for name, _, version in parts]  # fmt: skip
+    return "deployer/sbom.cdx.json", json.dumps({"components": [*components, {"name": "digits"}]}).encode()
+
+
 @pytest.fixture
 def pair(tmp_path: Path) -> tuple[str, str]:
     same = ENTRIES[2:4]
@@ -63,8 +71,22 @@ def pair(tmp_path: Path) -> tuple[str, str]:
         [file(b"var/lib/dpkg/status", status("2"))],
     ]
     return (
-        write(tmp_path / "a.tar", old, [("deployer/app/t.py", b"1")], "1"),
-        write(tmp_path / "b.tar", new, [("deployer/app/t.py", b"2"), ("deployer/app/u.py", b"new")], "2"),
+        write(
+            tmp_path / "a.tar",
+            old,
+            [("deployer/app/t.py", b"1"), sbom("deb/zlib1g@1", "deb/tar@1.34", "pypi/a@1.0")],
+            "1",
+        ),
+        write(
+            tmp_path / "b.tar",
+            new,
+            [
+                ("deployer/app/t.py", b"2"),
+                ("deployer/app/u.py", b"new"),
+                sbom("pypi/a@2.0", "pypi/a@1.9", "deb/tar@1.34", "deb/zlib1g@2", "conda/b@1"),
+            ],
+            "2",
+        ),
     )
 
 
@@ -73,8 +95,18 @@ def test_files_and_packages(pair: tuple[str, str]) -> None:
     found = diff(*pair)
     assert found.added == [f"{site}/a-2.0.dist-info/METADATA", "deployer/app/u.py"]
     assert found.removed == [f"{site}/a-1.0.dist-info/METADATA"]
-    assert found.changed == ["/etc/mode", f"{site}/a.py", "/var/lib/dpkg/status", "deployer/app/t.py"]
-    assert found.packages == [PackageChange("dpkg", "zlib1g", "1", "2"), PackageChange("pip", "a", "1.0", "2.0")]
+    assert found.changed == [
+        "/etc/mode",
+        f"{site}/a.py",
+        "/var/lib/dpkg/status",
+        "deployer/app/t.py",
+        "deployer/sbom.cdx.json",
+    ]
+    assert found.packages == [
+        PackageChange("conda", "b", None, "1"),
+        PackageChange("deb", "zlib1g", "1", "2"),
+        PackageChange("pypi", "a", "1.0", "1.9, 2.0"),
+    ]
     assert 0 < found.bytes_to_ship < Path(pair[1]).stat().st_size
 
 
@@ -121,9 +153,9 @@ def test_the_command(pair: tuple[str, str], capsys: pytest.CaptureFixture[str]) 
     assert set(record) == {"bytes_to_ship", "added", "removed", "changed", "packages", "secrets"}
     assert cli.main(["diff", *pair, "--files"]) == 0
     text = capsys.readouterr().out
-    assert "pip a: 1.0 -> 2.0" in text
+    assert "pypi a: 1.0 -> 1.9, 2.0" in text
     assert "~ /etc/mode" in text
-    assert "2 files added, 1 removed, 4 changed" in text
+    assert "2 files added, 1 removed, 5 changed" in text
 
 
 def test_the_command_names_what_changed_in_80_columns(

@@ -11,9 +11,13 @@ import pytest
 from deployer.cli.laptop.main import main
 from deployer.contract.base import json_records
 from deployer.contract.base.tarformat import FILE, TarEntry
+from deployer.contract.base.text import printable
+from deployer.contract.bundle import sshsig
 from deployer.contract.bundle.job import Job
+from deployer.contract.bundle.scan import Scan, Scanner, Vulnerability
 from deployer.contract.rules.verdict import judged
 from deployer.system.trust import policy
+from deployer.system.trust.verify import opened, read_seal
 from tests import bundles, running
 from tests.bundles import END, ENTRIES, stream
 from tests.pages import HOSTILE, Page
@@ -189,6 +193,46 @@ def test_a_verdict_of_another_deployer_is_marked(tmp_path: Path) -> None:
     path.write_bytes(bundles.build(extra=carried))
     assert main(["inspect", str(path), "--html", str(page)]) == 0
     assert "RUN (by deployer 0.0.1; this is " in Page(page.read_text()).text
+
+
+def test_the_scan_comes_first_and_shows_what_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    new, old, page, key = str(tmp_path / "b.tar"), str(tmp_path / "a.tar"), tmp_path / "page.html", TestKey()
+    write(Path(old), b"1")
+    more = {"name": "curl", "version": "8", "type": "library", "purl": "pkg:apk/alpine/curl@8"}
+    write(Path(new), b"1", components=[*SBOM["components"], more])
+    words = ["inspect", new, "--html", str(page), "--since", old]
+    assert main(words) == 0
+    text = Page(page.read_text()).text.replace("\n", "")
+    assert "Nobody recorded a scan" in text
+    assert "Packages that are new since a.tar: 1PackagespackagekindbeforenowcurlapkabsentA8".replace("A8", "8") in text
+    findings = [
+        Vulnerability("CVE-1", "critical", printable(HOSTILE), "1"),
+        Vulnerability("CVE-2", "high", "tar", "1.34", fixed="1.35"),
+        Vulnerability("CVE-3", "low", "tar", "1.34", status="not_affected", because=printable(HOSTILE)),
+    ]
+    for path, known in ((new, findings), (old, [findings[1]._replace(version="1.33")])):
+        with opened(path) as stream:
+            digest = read_seal(stream, path).digest
+        message = Scan(digest, "tiny:1.0", [Scanner("grype", "1", 1795168800, 1794996000)], known).text().encode()
+        signature = sshsig.armored(key.sign(message, sshsig.SCAN_NAMESPACE))
+        Path(f"{path}.scan.json").write_bytes(message + signature.encode())
+    assert main(words) == 0
+    text = Page(page.read_text()).text.replace("\n", "")
+    for said in (
+        "Known vulnerabilities, and what is newWhat it is",
+        "grype 1on 2026-11-20, with a database of 2026-11-18",
+        f"signed by{key.key.fingerprint}",
+        "open findings2",
+        "closed by the maker's statements1",
+        "open findings that are new since a.tar1",
+        "CVE-2hightar 1.341.35open",
+        "CVE-3lowtar 1.34not knownnot_affected: ",
+        "new since a.tar",
+    ):
+        assert said in text, said
+    Path(f"{old}.scan.json").unlink()
+    assert main(words) == 0
+    assert "unknown: a.tar has no scan" in Page(page.read_text()).text
 
 
 def test_a_damaged_bundle_has_no_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
