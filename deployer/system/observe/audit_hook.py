@@ -127,7 +127,9 @@ class PythonObserver:
                 self.note("daemon", path, sys._getframe(2))
 
     def _url(self, args: "Tuple[Any, ...]") -> None:
-        self.note("url", _text(args[0]), sys._getframe(2), method=_text(args[3]))
+        url = _text(args[0])
+        if not _is_recorded(url):
+            self.note("url", url, sys._getframe(2), method=_text(args[3]))
 
     def _open(self, args: "Tuple[Any, ...]") -> None:
         path, _, flags = args
@@ -358,6 +360,16 @@ def _may_change(path: str) -> bool:
     while not os.path.exists(folder) and folder != os.path.dirname(folder):
         folder = os.path.dirname(folder)
     return os.access(folder, os.W_OK)
+
+
+def _is_recorded(url: str) -> bool:
+    """Return whether the job has the answer of an address (``contract.site.replay``)."""
+    folder = os.environ.get("FETCH_REPLAY")
+    if not folder:
+        return False
+    from hashlib import sha256
+
+    return os.path.lexists(os.path.join(folder, sha256(url.encode()).hexdigest()))
 
 
 def _is_program(name: str, environment: "Any") -> bool:
