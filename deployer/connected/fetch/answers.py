@@ -10,7 +10,7 @@ from collections.abc import Collection
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import requests
+import certifi
 import trustme
 
 from deployer.connected.fetch import hub
@@ -73,6 +73,6 @@ def _certify(hosts: str, target: Path, last: Path) -> None:
         return
     authority = trustme.CA()
     leaf = authority.issue_cert(*hosts.split() or ["localhost"])
-    trusted = [files.read_text(requests.certs.where()), authority.cert_pem.bytes().decode()]
+    trusted = [files.read_text(certifi.where()), authority.cert_pem.bytes().decode()]
     files.write_text(str(target / replay.KEY), leaf.private_key_and_cert_chain_pem.bytes().decode())
     files.write_text(str(target / replay.CERTIFICATES), "\n".join(trusted))

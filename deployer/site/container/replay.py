@@ -47,7 +47,7 @@ def start(environment: "dict[str, str]") -> "dict[str, str]":
         try:
             signal.pthread_sigmask(signal.SIG_BLOCK, _NOT_FOR_US)
             os.close(held)
-            if alive not in select.select([listener, alive], [], [])[0]:
+            if alive not in select.select([listener.fileno(), alive], [], [])[0]:
                 from deployer.site.container import replay_proxy
 
                 replay_proxy.ReplayProxy(folder, hosts, token).serve(listener.detach(), alive)

@@ -44,7 +44,7 @@ class ReplayProxy:
     def serve(self, listener: int, alive: int) -> None:
         """Accept connections from a socket until the other end of the pipe ``alive`` is closed."""
         with socket.socket(fileno=listener) as accepting:
-            while alive not in select.select([accepting, alive], [], [])[0]:
+            while alive not in select.select([listener, alive], [], [])[0]:
                 if self._places.acquire(timeout=1.0):
                     connection, peer = accepting.accept()
                     threading.Thread(target=self._answer, args=(connection, peer), daemon=True).start()
@@ -89,7 +89,7 @@ class _Exchange(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  the name of the base class
         """Print nothing."""
 
-    def do_CONNECT(self) -> None:  # noqa: N802
+    def do_CONNECT(self) -> None:
         """Answer for a recorded host; lead to another one."""
         if not self._is_admitted():
             return

@@ -4,9 +4,11 @@ import os
 import re
 from collections.abc import Iterator
 
+from deployer.connected.image.definition import fetched
 from deployer.connected.image.lint import finding
 from deployer.connected.image.lint.source import DefinitionSource, text_of
 from deployer.contract.rules.findings import Finding
+from deployer.contract.site import replay
 
 _NAMES = {
     ".netrc": "logins for hosts",
@@ -36,6 +38,8 @@ _KEYS = ("API_KEY", "ACCESS_KEY", "SECRET_KEY", "PRIVATE_KEY", "ACCOUNT_KEY")
 def in_files(source: DefinitionSource) -> Iterator[Finding]:
     """Check secrets.file: names and contents of files in the context and the app folder, and names in data folders."""
     for path in dict.fromkeys((*source.context, *source.app)):
+        if path.match(f"{fetched.FOLDER}/*/{replay.FOLDER}/*"):
+            continue  # its key is for everyone who has the bundle, and only the job trusts it
         what = _NAMES.get(path.name) or _PATHS.get("/".join(path.parts[-2:])) or _by_content(text_of(path))
         if what:
             yield finding("secrets.file", str(path), what=what)

@@ -29,7 +29,9 @@ def key(tmp_path_factory):
     folder = tmp_path_factory.mktemp("key")
     words = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
     words += ["-keyout", "key.pem", "-out", "certificates.pem", "-subj", "/CN=" + HOST]
-    subprocess.run([*words, "-addext", "subjectAltName=DNS:" + HOST], cwd=str(folder), check=True, stderr=-3)
+    subprocess.run(
+        [*words, "-addext", "subjectAltName=DNS:" + HOST], cwd=str(folder), check=True, stderr=subprocess.DEVNULL
+    )
     return folder
 
 
@@ -152,9 +154,9 @@ def test_another_token_gets_nothing(port, folder, token, capfd):
 
 def test_a_process_of_another_user_gets_nothing(port, monkeypatch):
     monkeypatch.setattr(os, "getuid", lambda: 12345)
-    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=20)) as connection:
-        with pytest.raises((http.client.HTTPException, OSError)):
-            get(connection, f"http://{PLAIN}/b.txt", **login())
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    with contextlib.closing(connection), pytest.raises((http.client.HTTPException, OSError)):
+        get(connection, f"http://{PLAIN}/b.txt", **login())
 
 
 @pytest.mark.parametrize("path", ["/../../etc/passwd", "/key.pem", "//key.pem", "/%2e%2e/key.pem", "/hosts"])
@@ -163,11 +165,11 @@ def test_an_address_is_never_a_path(port, folder, path):
         assert get(connection, path)[:2] == (502, b"")
 
 
-@pytest.mark.parametrize("line", ["GET / HTTP/1.1", "GET ftp://a/b HTTP/1.1", "CONNECT x HTTP/1.1", "CONNECT a:99999 HTTP/1.1"])
+@pytest.mark.parametrize("line", ["GET /", "GET ftp://a/b", "CONNECT x", "CONNECT a:99999"])
 def test_odd_requests_are_refused(port, line):
     with socket.create_connection(("127.0.0.1", port), 20) as connection:
         head = "".join("%s: %s\r\n" % pair for pair in login().items())
-        connection.sendall(("%s\r\n%s\r\n" % (line, head)).encode())
+        connection.sendall(("%s HTTP/1.1\r\n%s\r\n" % (line, head)).encode())
         assert connection.recv(100).split()[1] in (b"400", b"502")
 
 
@@ -215,7 +217,11 @@ def test_without_ssl_only_plain_addresses_are_answered(folder, capfd, monkeypatc
     assert "recorded answers of https hosts cannot be used here: " in capfd.readouterr().err
 
 
-RANK = "import os, sys; from deployer.site.rank import rank; os._exit(rank.main(['--out', sys.argv[1], '--', *sys.argv[2:]]))"
+RANK = """
+import os, sys
+from deployer.site.rank import rank
+os._exit(rank.main(["--out", sys.argv[1], "--", *sys.argv[2:]]))
+"""
 PROGRAM = """
 import os, subprocess, sys, urllib.request
 def read(url):
@@ -234,7 +240,8 @@ print(len(read(secure)), os.environ["no_proxy"])
 def ranked(tmp_path, folder, *command, **variables):
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": os.getcwd(), "FETCH_REPLAY": str(folder), **variables}
     words = [sys.executable, "-c", RANK, str(tmp_path), *command]
-    return subprocess.run(words, env=environment, stdout=-1, stderr=-1, timeout=50, universal_newlines=True, check=False)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "universal_newlines": True}
+    return subprocess.run(words, env=environment, timeout=50, check=False, **pipes)
 
 
 @pytest.mark.skipif(not (shutil.which("curl") and shutil.which("wget")), reason="needs curl and wget")
