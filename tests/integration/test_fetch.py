@@ -190,7 +190,7 @@ def test_what_a_program_reads_without_a_copy_is_answered_on_nodes(
     assert (record["kept"]["home"], record["kept"]["job"]) == ({}, {})
     answers = {path.name: path.read_bytes() for path in (definition / "fetched" / "train" / "replay").iterdir()}
     assert not [name for name, body in answers.items() if b"secret" in body or b"Signature" in body]
-    assert answers.pop("hosts") == f"{HOST}\n".encode()
+    assert answers.pop("hosts") == HOST.encode()
     done = deployer("rehearse", definition, "--json", env={"https_proxy": "http://127.0.0.1:9"})
     assert (done.returncode, json.loads(done.stdout)["findings"]) == (0, []), done.stderr
     fetched(definition, internet, "--locked")

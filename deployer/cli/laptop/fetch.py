@@ -101,8 +101,8 @@ def _show(done: Fetched) -> None:
     _list("left: links that lead out of the folder, and unusual names", done.kept.outside)
     _list("these run code when they are loaded (pickles, code of a hub): read or trust them", done.kept.running)
     _list("no copy kept by the program, so the job gets the recorded answer", done.replayed)
-    own = done.kept.digests
-    unlike = [each.url for each in done.downloads if each.sha256 not in own and each.url not in done.replayed]
+    files = (each for each in done.downloads if each.sha256 not in done.kept.digests)
+    unlike = [each.url for each in files if each.url not in done.replayed]
     _list("unpacked, or read without a copy, and too large to record (the rehearsal shows which; `data:`)", unlike)
     _list("a web page instead of a file", [each.url for each in done.downloads if each.is_page])
     _list("not answered", [f"{each.url}: {each.why}" for each in done.refusals if each.why != NO_FILE])

@@ -73,7 +73,6 @@ class Records:
         refusals: the requests without a file, by URL.
         asked: all requested hosts, with the number of requests.
         exact: the addresses of all requests by their names in a replay: these addresses may contain logins.
-        places: where the store has a body, by its digest.
         received: bytes that came over the network.
         full: the error if the disk was full.
         led: the first address of each one to which a host led the program.
@@ -85,7 +84,6 @@ class Records:
         self.refusals: dict[str, Refusal] = {}
         self.asked: dict[str, int] = {}
         self.exact: dict[str, str] = {}
-        self.places: dict[str, str] = {}
         self.received = 0
         self.full: SpaceError | None = None
         self.led: dict[str, str] = {}
@@ -97,8 +95,7 @@ class Records:
     def ask(self, host: str, url: str) -> None:
         """Count a request."""
         with self._lock:
-            if len(self.exact) < _MOST:
-                self.exact[replay.name(url)] = shown(url)
+            self.exact.update({replay.name(url): shown(url)} if len(self.exact) < _MOST else {})
             if host in self.asked or len(self.asked) < _MOST:
                 self.asked[host] = self.asked.get(host, 0) + 1
 
@@ -107,11 +104,11 @@ class Records:
         with self._lock:
             self.received += count
 
-    def add(self, download: Download, url: str) -> None:
-        """Record a body, which the store has at an address."""
+    def add(self, download: Download) -> None:
+        """Record a body."""
         with self._lock:
             if len(self.downloads) < _MOST:
-                self.downloads[download.url], self.places[download.sha256] = download, url
+                self.downloads[download.url] = download
             self.refusals.pop(download.url, None)
 
     def refuse(self, url: str, status: int, why: str) -> None:
@@ -399,7 +396,7 @@ class _Request:
                 self._cut()
                 raise IntegrityError(f"it is not the file in the lock: SHA-256 {writer.sha256}, {writer.size} bytes")
         # The program has the end of a file only when it is stored and recorded: the job may end right after it.
-        self._records.add(Download(self._name, writer.sha256, writer.size, headers), self._url)
+        self._records.add(Download(self._name, writer.sha256, writer.size, headers, self._url))
         self._exchange.wfile.write(end)
 
     def _ask(self, more: Mapping[str, str]) -> requests.Response:
@@ -416,7 +413,7 @@ class _Request:
         with self._recorder.store.open(self._url) as stream:
             while chunk := stream.read(_CHUNK):
                 self._exchange.wfile.write(chunk)
-        self._records.add(stored._replace(url=self._name), self._url)
+        self._records.add(stored._replace(url=self._name, place=self._url))
 
     def _note(self, response: requests.Response) -> None:
         """Record an answer that is not the file."""

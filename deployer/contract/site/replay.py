@@ -5,9 +5,8 @@ request leads to another file. Beside them are the names of the hosts, a certifi
 the certificate of its authority, whose own key exists no more, with the usual ones.
 """
 
-#: The variable of a job with the path of the folder in the container.
-VARIABLE = "FETCH_REPLAY"
-FOLDER = "replay"
+#: The variable of a job with the path of the folder in the container, and the folder's name.
+VARIABLE, FOLDER = "FETCH_REPLAY", "replay"
 HOSTS, KEY, CERTIFICATES = "hosts", "key.pem", "certificates.pem"
 #: Variables with which programs find the CA certificates.
 CA_READERS = (

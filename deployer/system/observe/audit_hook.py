@@ -127,8 +127,10 @@ class PythonObserver:
                 self.note("daemon", path, sys._getframe(2))
 
     def _url(self, args: "Tuple[Any, ...]") -> None:
-        url = _text(args[0])
-        if not _is_recorded(url):
+        from hashlib import sha256
+
+        url, answers = _text(args[0]), os.environ.get("FETCH_REPLAY", "/")  # ``contract.site.replay``
+        if not os.path.lexists(os.path.join(answers, sha256(url.encode()).hexdigest())):
             self.note("url", url, sys._getframe(2), method=_text(args[3]))
 
     def _open(self, args: "Tuple[Any, ...]") -> None:
@@ -360,16 +362,6 @@ def _may_change(path: str) -> bool:
     while not os.path.exists(folder) and folder != os.path.dirname(folder):
         folder = os.path.dirname(folder)
     return os.access(folder, os.W_OK)
-
-
-def _is_recorded(url: str) -> bool:
-    """Return whether the job has the answer of an address (``contract.site.replay``)."""
-    folder = os.environ.get("FETCH_REPLAY")
-    if not folder:
-        return False
-    from hashlib import sha256
-
-    return os.path.lexists(os.path.join(folder, sha256(url.encode()).hexdigest()))
 
 
 def _is_program(name: str, environment: "Any") -> bool:

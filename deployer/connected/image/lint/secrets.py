@@ -4,11 +4,9 @@ import os
 import re
 from collections.abc import Iterator
 
-from deployer.connected.image.definition import fetched
 from deployer.connected.image.lint import finding
 from deployer.connected.image.lint.source import DefinitionSource, text_of
 from deployer.contract.rules.findings import Finding
-from deployer.contract.site import replay
 
 _NAMES = {
     ".netrc": "logins for hosts",
@@ -38,10 +36,8 @@ _KEYS = ("API_KEY", "ACCESS_KEY", "SECRET_KEY", "PRIVATE_KEY", "ACCOUNT_KEY")
 def in_files(source: DefinitionSource) -> Iterator[Finding]:
     """Check secrets.file: names and contents of files in the context and the app folder, and names in data folders."""
     for path in dict.fromkeys((*source.context, *source.app)):
-        if path.match(f"{fetched.FOLDER}/*/{replay.FOLDER}/*"):
-            continue  # its key is for everyone who has the bundle, and only the job trusts it
         what = _NAMES.get(path.name) or _PATHS.get("/".join(path.parts[-2:])) or _by_content(text_of(path))
-        if what:
+        if what and not path.match("fetched/*/replay/*"):  # only the job trusts this key
             yield finding("secrets.file", str(path), what=what)
     for data in source.definition.data.values():
         for folder, _, names in os.walk(source.definition.folder / data.folder) if data.folder else ():

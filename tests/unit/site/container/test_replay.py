@@ -61,13 +61,14 @@ def port(folder):
     listener.listen(200)
     number = listener.getsockname()[1]
     alive, held = os.pipe()
-    proxy = replay_proxy.ReplayProxy(str(folder), [HOST], TOKEN)
-    thread = threading.Thread(target=proxy.serve, args=(listener.detach(), alive))
+    proxy = replay_proxy.ReplayProxy(str(folder), TOKEN)
+    thread = threading.Thread(target=proxy.serve, args=(listener, alive))
     thread.start()
     yield number
     os.close(held)
     thread.join()
     os.close(alive)
+    listener.close()
 
 
 def login(token=TOKEN):
@@ -105,10 +106,10 @@ def test_a_connection_gets_whole_answers_their_parts_and_their_heads(port, folde
     [
         ("bytes=0-0", 206, slice(0, 1), "0-0"),
         ("bytes=1000-", 206, slice(1000, None), "1000-255999"),
-        ("bytes=-7", 206, slice(-7, None), "255993-255999"),
+        ("bytes=-7", 200, slice(None), None),
         ("bytes=255999-9999999", 206, slice(-1, None), "255999-255999"),
         ("bytes=256000-", 416, slice(0, 0), "*"),
-        ("bytes=-0", 416, slice(0, 0), "*"),
+        ("bytes=7-5", 416, slice(0, 0), "*"),
         ("bytes=0-1,5-6", 200, slice(None), None),
         ("lines=1-2", 200, slice(None), None),
     ],
@@ -148,7 +149,7 @@ def test_another_token_gets_nothing(port, folder, token, capfd):
     with tunnel(port, folder, token=token) as connection, pytest.raises(OSError, match="407"):
         get(connection, "/a.csv?v=1")
     with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=20)) as connection:
-        assert get(connection, f"http://{PLAIN}/b.txt", **login(token))[:2] == (407, b"")
+        assert get(connection, f"http://{PLAIN}/b.txt", **login(token))[0] == 407
     assert capfd.readouterr().err == ""
 
 
@@ -162,7 +163,8 @@ def test_a_process_of_another_user_gets_nothing(port, monkeypatch):
 @pytest.mark.parametrize("path", ["/../../etc/passwd", "/key.pem", "//key.pem", "/%2e%2e/key.pem", "/hosts"])
 def test_an_address_is_never_a_path(port, folder, path):
     with tunnel(port, folder) as connection:
-        assert get(connection, path)[:2] == (502, b"")
+        status, body, _ = get(connection, path)
+        assert (status, b"PRIVATE" in body, b"root:" in body) == (502, False, False)
 
 
 @pytest.mark.parametrize("line", ["GET /", "GET ftp://a/b", "CONNECT x", "CONNECT a:99999"])
@@ -170,7 +172,7 @@ def test_odd_requests_are_refused(port, line):
     with socket.create_connection(("127.0.0.1", port), 20) as connection:
         head = "".join("%s: %s\r\n" % pair for pair in login().items())
         connection.sendall(("%s HTTP/1.1\r\n%s\r\n" % (line, head)).encode())
-        assert connection.recv(100).split()[1] in (b"400", b"502")
+        assert connection.recv(100)[9:12] in (b"", b"502")  # an impossible port gets no answer
 
 
 def test_slow_and_many_connections_end_and_leave_room_for_others(port, folder, monkeypatch):
@@ -211,14 +213,10 @@ def test_another_host_is_reached_as_without_the_proxy(port, capfd):
     assert capfd.readouterr().err == ""
 
 
-def test_without_ssl_only_plain_addresses_are_answered(folder, capfd, monkeypatch):
-    monkeypatch.setitem(sys.modules, "ssl", None)
-    assert replay_proxy.ReplayProxy(str(folder), [HOST], TOKEN).tls is None
-    assert "recorded answers of https hosts cannot be used here: " in capfd.readouterr().err
-
-
 RANK = """
 import os, sys
+if "WITHOUT" in os.environ:
+    sys.modules[os.environ["WITHOUT"]] = None
 from deployer.site.rank import rank
 os._exit(rank.main(["--out", sys.argv[1], "--", *sys.argv[2:]]))
 """
@@ -256,9 +254,11 @@ def test_programs_below_a_rank_read_what_was_recorded(tmp_path, folder):
 def test_a_job_with_a_proxy_keeps_it_and_a_missing_record_is_named(tmp_path, folder):
     show = ["sh", "-c", "echo $https_proxy"]
     assert ranked(tmp_path, folder, *show, https_proxy="http://p:1").stdout == "http://p:1\n"
-    done = ranked(tmp_path, folder / "none", *show)
-    assert (done.returncode, done.stdout) == (0, "\n")
-    assert done.stderr.startswith("deployer: the job runs without what fetch recorded: ")
+    read = ["sh", "-c", "curl -sS https://%s/; echo goes on" % HOST]
+    for place, without in ((folder / "none", "none"), (folder, "ssl")):
+        done = ranked(tmp_path, place, *read, WITHOUT=without)
+        assert (done.returncode, done.stdout) == (0, "goes on\n")
+        assert done.stderr.count("deployer: the job runs without the answers that fetch recorded: ") == 1
 
 
 @pytest.mark.parametrize("how", ["exit 3", "kill -KILL $$", "kill -KILL $PPID"])
