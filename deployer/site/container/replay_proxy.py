@@ -173,6 +173,9 @@ def _part(asked: str, size: int) -> Tuple[int, int, int]:
 
 
 def _is_own(port: int) -> bool:
-    """Return whether a process of this user has a socket with this port."""
-    with open("/proc/net/tcp", encoding="ascii") as table:
-        return any(row[1].endswith(":%04X" % port) and row[7] == str(os.getuid()) for row in map(str.split, table))
+    """Return whether a process of this user has a socket with this port; gRPC's and Java's are of IPv6."""
+    rows = []
+    for name in ("tcp", "tcp6"):
+        with suppress(FileNotFoundError), open("/proc/net/" + name, encoding="ascii") as table:
+            rows += [line.split() for line in table]
+    return any(row[1].endswith(":%04X" % port) and row[7] == str(os.getuid()) for row in rows)

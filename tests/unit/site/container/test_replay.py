@@ -128,6 +128,11 @@ def test_plain_addresses_are_answered_too(port):
             assert (status, body, headers["etag"]) == (200, b"plain", '"1"')
 
 
+def test_a_program_may_use_a_socket_of_ipv6(port):
+    with contextlib.closing(http.client.HTTPConnection("::ffff:127.0.0.1", port, timeout=20)) as connection:
+        assert get(connection, f"http://{PLAIN}/b.txt", **login())[:2] == (200, b"plain")
+
+
 def test_what_was_not_recorded_is_complained_about_once_without_its_parameters(port, folder, capfd):
     for _ in range(2):
         with tunnel(port, folder) as connection:
