@@ -43,12 +43,13 @@ class ReplayProxy:
         self.complained: Set[str] = set()
         self._places = threading.BoundedSemaphore(_CONNECTIONS)
 
-    def serve(self, listener: socket.socket, alive: int) -> None:
-        """Accept connections until the other end of the pipe ``alive`` is closed."""
-        while alive not in select.select([listener.fileno(), alive], [], [])[0]:
-            if self._places.acquire(timeout=1.0):
-                connection, peer = listener.accept()
-                threading.Thread(target=self._answer, args=(connection, peer), daemon=True).start()
+    def serve(self, listener: int, alive: int) -> None:
+        """Accept connections from a socket until the other end of the pipe ``alive`` is closed."""
+        with socket.socket(fileno=listener) as accepting:
+            while alive not in select.select([listener, alive], [], [])[0]:
+                if self._places.acquire(timeout=1.0):
+                    connection, peer = accepting.accept()
+                    threading.Thread(target=self._answer, args=(connection, peer), daemon=True).start()
 
     def _answer(self, connection: socket.socket, peer: Tuple[str, int]) -> None:
         with connection, suppress(OSError, ValueError):  # the program may send anything, and leave
