@@ -39,6 +39,8 @@ VARIABLES = (
                  "with `run --again`: the folder with the state that the next job continues from"),
     UserVariable(("DEPLOYER_TASK", "DEPLOYER_TASKS", "DEPLOYER_PARAMETERS"), JOB,
                  "of a group: the task's number, the number of tasks, and the JSON file with its parameters"),
+    UserVariable(("FETCH_REPLAY",), JOB,
+                 "the folder with the answers that `fetch` recorded; empty: the job gets none of them"),
     UserVariable(("NO_COLOR",), BOTH, "not empty: no colour"),
     UserVariable(("CLICOLOR",), BOTH, "0: no colour"),
     UserVariable(("FORCE_COLOR", "CLICOLOR_FORCE"), BOTH, "neither empty nor 0: colour in pipes too, unless NO_COLOR"),

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.integration.conftest import ROOT
+from tests.integration.conftest import ROOT, WORKSPACE, Cli, Site
+from tests.lab import Lab
 from tests.lab.internet import Fault, Internet
 from tests.lab.internet.hub import TOKEN
 
@@ -138,6 +139,74 @@ def test_a_job_is_ended_at_a_text_or_a_time_and_its_files_are_kept(definition: P
     assert (record["ending"], len(record["downloads"])) == ("it printed the text of --until", 5)
     record = fetched(definition, internet, "--time", "30s")
     assert (record["ending"], len(record["downloads"])) == ("the time limit ended it (--time)", 5)
+
+
+READER = """
+import http.server, os, subprocess, time, urllib.error, urllib.request
+import requests
+
+def read(url):
+    with urllib.request.urlopen(url, timeout=60) as answer:
+        return answer.read()
+
+def curl(url):
+    return subprocess.run(["curl", "-fsSL", url], check=True, stdout=subprocess.PIPE).stdout
+
+url, plain = "https://data.example.org/", "http://data.example.org/"
+found = [read(url + "urllib?token=secret"), requests.get(url + "requests", timeout=60).content, curl(url + "curl")]
+found += [curl(url + "moved"), read(plain + "wget"), str(requests.get(url + "api", timeout=60).json()).encode()]
+print("sizes", [len(each) for each in found], flush=True)
+rank, ranks, near = (os.environ.get(name, "") for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR"))
+if ranks == "2":
+    try:
+        read(url + "other?token=secret")
+    except urllib.error.HTTPError as error:
+        print("other:", error, flush=True)
+    port = int(os.environ["MASTER_PORT"])
+    if rank == "0":
+        with http.server.HTTPServer(("", port), http.server.SimpleHTTPRequestHandler) as server:
+            for _ in range(int(ranks) - 1):
+                server.handle_request()
+    for _ in range(60 if rank != "0" else 0):
+        try:
+            print("near", len(read(f"http://{near}:{port}/")) > 0, flush=True)
+            break
+        except OSError:
+            time.sleep(0.5)
+"""
+
+
+def test_what_a_program_reads_without_a_copy_is_answered_on_nodes(
+    definition: Path, internet: Internet, lab: Lab, cli: Cli, tmp_path: Path
+) -> None:
+    internet.files(HOST).put("/api", b"[1, 2, 3]", {"Content-Type": "application/json"})
+    internet.files(HOST).put("/moved", b"")
+    internet.files(HOST).fault("/moved", Fault.MOVED, "https://cdn.example.org/real?Signature=abc")
+    internet.files("cdn.example.org").put("/real", BODY)
+    (definition / "app" / "train.py").write_text(READER)
+    record = fetched(definition, internet)
+    paths = ("api", "curl", "moved", "requests", "urllib")
+    assert record["replayed"] == [f"http://{HOST}/wget", *(f"https://{HOST}/{path}" for path in paths)]
+    assert (record["kept"]["home"], record["kept"]["job"]) == ({}, {})
+    answers = {path.name: path.read_bytes() for path in (definition / "fetched" / "train" / "replay").iterdir()}
+    assert not [name for name, body in answers.items() if b"secret" in body or b"Signature" in body]
+    assert answers.pop("hosts") == HOST.encode()
+    done = deployer("rehearse", definition, "--json", env={"https_proxy": "http://127.0.0.1:9"})
+    assert (done.returncode, json.loads(done.stdout)["findings"]) == (0, []), done.stderr
+    fetched(definition, internet, "--locked")
+    assert (definition / "fetched" / "train" / "replay" / "key.pem").read_bytes() == answers["key.pem"]
+
+    path = tmp_path / "reads.tar"
+    cli("pack", definition, "--site", "lab", "-o", path)
+    cli("push", path, "lab", "--ssh-config", lab.ssh_config)
+    site = Site(cli, lab)
+    site.run("--nodes", "2", bundle="fetches")
+    log = site.alice(f"cat $(ls -td {WORKSPACE}/jobs/* | head -n 1)/output.log")
+    sizes = [len(BODY) + len(name) for name in ("urllib", "requests", "curl")] + [len(BODY), len(BODY) + 4, 9]
+    assert log.count(f"sizes {sizes}") == 2, log
+    assert (log.count("near True"), log.count("other: HTTP Error 502: not recorded by deployer fetch")) == (1, 2), log
+    assert log.count(f"GET https://{HOST}/other: not recorded by deployer fetch") == 2
+    assert "secret" not in log
 
 
 HUB_DATA = """

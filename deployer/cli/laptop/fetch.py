@@ -94,14 +94,16 @@ def _show(done: Fetched) -> None:
     kept += [(name, *each) for name, each in done.kept.job.items()]
     for place, count, size in kept:
         terminal.show(f"kept: {place}  ({counted(count, 'file')}, {human(size)})")
-    if not kept:
+    if not kept and not done.replayed:
         terminal.warn("it kept no file")
     if done.kept.left:
         terminal.show(f"not kept, because no file in it was downloaded (--keep NAME): {', '.join(done.kept.left)}")
     _list("left: links that lead out of the folder, and unusual names", done.kept.outside)
     _list("these run code when they are loaded (pickles, code of a hub): read or trust them", done.kept.running)
-    unlike = [each.url for each in done.downloads if each.sha256 not in done.kept.digests]
-    _list("unpacked, or read without a copy (the rehearsal shows which; for the latter, `data:`)", unlike)
+    _list("no copy kept by the program, so the job gets the recorded answer", done.replayed)
+    files = (each for each in done.downloads if each.sha256 not in done.kept.digests)
+    unlike = [each.url for each in files if each.url not in done.replayed]
+    _list("unpacked, or read without a copy, and too large to record (the rehearsal shows which; `data:`)", unlike)
     _list("a web page instead of a file", [each.url for each in done.downloads if each.is_page])
     _list("not answered", [f"{each.url}: {each.why}" for each in done.refusals if each.why != NO_FILE])
     _list("different from the last fetch", done.changed)

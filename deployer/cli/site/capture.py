@@ -13,6 +13,7 @@ from deployer.site.capture.capture import CaptureRequest, capture
 from deployer.site.container.runtimes import trial_words
 from deployer.site.jobs import survey
 from deployer.site.jobs.schedulers import SCHEDULERS
+from deployer.site.rank import interfaces
 from deployer.system import files, terminal
 
 #: Initial and maximum seconds between two checks of the jobs.
@@ -56,7 +57,7 @@ def _capture(args: argparse.Namespace) -> None:
         request = common.from_options(CaptureRequest, args, node=args.node or bool(args.partition), words=trial_words)
         captured = capture(request, SCHEDULERS.values())
         if args.listen:
-            ports.listen(args.listen)
+            ports.listen(args.listen, interfaces.addresses())
     if args.redact or args.hide:
         captured = captured.redacted(args.hide)
     if not args.output:
@@ -85,6 +86,7 @@ def _survey(args: argparse.Namespace) -> None:
         partitions=None if args.partitions == "all" else list(filter(None, args.partitions.split(","))),
         directives=args.directive,
         words=trial_words,
+        addresses=interfaces.addresses(),
     )
     if args.dry_run:
         _show_jobs(args, request)

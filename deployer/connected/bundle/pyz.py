@@ -55,6 +55,8 @@ _OF_RANKS = (
     "deployer/site/rank/probe.py",
     "deployer/site/rank/speed.py",
 )
+#: Further modules that processes of each rank load. As of the first ones, words are left out.
+_BESIDE_RANKS = ("deployer/site/rank/", "deployer/site/container/replay", "deployer/contract/site/replay")
 #: The module that Python runs first.
 _MAIN = "cli/site/__main__.py"
 _EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -79,7 +81,7 @@ def make_pyz() -> bytes:
     if archive:
         return archive
     sources["deployer/" + documents.PACKED] = documents.packed(pages)
-    twice = _OF_RANKS[1:]
+    twice = {*_OF_RANKS[1:], *(name for name in sources if name.startswith(_BESIDE_RANKS))}
     for name in [*twice, *(name for library in libraries for name in library if name.endswith(".py"))]:
         sources[name] = without_words(sources[name])
     archive = _joined(sources)

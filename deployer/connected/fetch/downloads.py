@@ -36,12 +36,14 @@ class Download(NamedTuple):
         sha256: the digest of the body, in hexadecimal.
         size: bytes.
         headers: headers of the answer, by their names in lower case.
+        place: the address under which the store has it, if another one led there.
     """
 
     url: str
     sha256: str
     size: int
     headers: Mapping[str, str]
+    place: str = ""
 
     @property
     def kind(self) -> str:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from deployer.connected.deploy.packing import DeployRequest, DeployStage, Packing
-from deployer.connected.fetch import hub, kept, snapshot
+from deployer.connected.fetch import answers, hub, kept, snapshot
 from deployer.connected.fetch.downloads import Download, DownloadStore
 from deployer.connected.fetch.kept import KeptFiles
 from deployer.connected.fetch.recorder import FetchRules, Recorder, Refusal
@@ -27,14 +27,10 @@ from deployer.connected.rehearse.world.limits import SAID
 from deployer.contract.base import json_records
 from deployer.contract.base.errors import IntegrityError, JobFailed, Refused, UsageError
 from deployer.contract.rehearsal import rehearsal
+from deployer.contract.site import replay
 from deployer.contract.site.plan import DATA, HOME
 from deployer.system import files
 
-#: Variables with which programs find the CA certificates.
-_CA_READERS = (
-    "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "AWS_CA_BUNDLE", "NODE_EXTRA_CA_CERTS",
-    "PIP_CERT", "HTTPLIB2_CA_CERTS", "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH",
-)  # fmt: skip
 #: Bytes at the end of the output in which the address of a failed download is searched for.
 _LAST_WORDS = 64 * 1024
 _CA = ".deployer-fetch.pem"
@@ -82,6 +78,7 @@ class Fetched(NamedTuple):
         hosts: all requested hosts, with the number of requests.
         received: bytes that came over the network.
         kept: the kept files.
+        replayed: the addresses whose answers the job gets from the bundle.
         licences: the licences of the hub's repositories.
         changed: differences from the last lock, in words.
     """
@@ -94,6 +91,7 @@ class Fetched(NamedTuple):
     hosts: Mapping[str, int]
     received: int
     kept: KeptFiles
+    replayed: Sequence[str]
     licences: Mapping[str, str]
     changed: Sequence[str]
 
@@ -115,6 +113,7 @@ class Fetched(NamedTuple):
             "downloads": [{"url": each.url, "sha256": each.sha256, "size": each.size} for each in self.downloads],
             "refusals": [each._asdict() for each in self.refusals],
             "kept": {"home": self.kept.home, "job": self.kept.job, "left": self.kept.left},
+            "replayed": list(self.replayed),
             "runs_code": self.kept.running, "licences": dict(self.licences), "changed": list(self.changed),
         }  # fmt: skip
 
@@ -164,10 +163,12 @@ def fetch(
         found = list(records.downloads.values())
         sizes = {each.sha256: each.size for each in found}
         own = kept.keep(home, log.parent, part / "kept", sizes, request.keep)
+        store, last_answers = recorder.store, folder / fetched.FOLDER / job / replay.FOLDER
+        replayed = answers.keep(records, store, own.digests, part / "kept" / replay.FOLDER, last_answers)
         real = [each for each in found if each.sha256 in own.digests or not _ANSWERS.match(each.kind)]
         real.sort(key=lambda each: each.url)
         urls = [LockedUrl(each.url, each.sha256, each.size) for each in real]
-        made = FetchedJob(urls, sorted(own.home), sorted(own.job), _offline(job, records.asked, own))
+        made = FetchedJob(urls, sorted(own.home), sorted(own.job), _offline(job, records.asked, own, replayed))
         last = definition.fetched.get(job)
         changed = _changes(last, made, records.refusals)
         if locked is not None and last is not None:
@@ -176,7 +177,7 @@ def fetch(
         _publish(definition, job, made, part / "kept", locked is None)
         return Fetched(
             job, folder / fetched.FOLDER / job, ending, real, list(records.refusals.values()), records.asked,
-            records.received, own, licences, changed,
+            records.received, own, replayed, licences, changed,
         )  # fmt: skip
 
 
@@ -228,7 +229,7 @@ def _packed(
 def _environment() -> dict[str, str]:
     """Return the variables of the job: certificates, and libraries that ask for the network."""
     return {
-        **dict.fromkeys(_CA_READERS, f"{HOME}/{_CA}"),
+        **dict.fromkeys(replay.CA_READERS, f"{HOME}/{_CA}"),
         **dict.fromkeys(hub.OFFLINE, "0"),
         "HF_HUB_DISABLE_XET": "1",  # another protocol, without the hub's own URLs
         "PYTHONUNBUFFERED": "1",  # --until waits for a text
@@ -285,10 +286,12 @@ def _ending(outcome: rehearsal.Rehearsal, refusals: Collection[Refusal], log: Pa
     raise JobFailed(f"the job failed, and nothing was kept: {why}", hint)
 
 
-def _offline(job: str, asked: Collection[str], own: KeptFiles) -> dict[str, str]:
+def _offline(job: str, asked: Collection[str], own: KeptFiles, replayed: Collection[str]) -> dict[str, str]:
     """Return the job's variables. NLTK refuses links that lead out of its folder, so it gets the folder itself."""
-    nltk = {"NLTK_DATA": f"{DATA}/{fetched.FOLDER}/{job}/{fetched.HOME}/nltk_data"} if "nltk_data" in own.home else {}
-    return {**(dict.fromkeys(hub.OFFLINE, "1") if hub.HOST in asked else {}), **nltk}
+    top = f"{DATA}/{fetched.FOLDER}/{job}"
+    nltk = {"NLTK_DATA": f"{top}/{fetched.HOME}/nltk_data"} if "nltk_data" in own.home else {}
+    recorded = {replay.VARIABLE: f"{top}/{replay.FOLDER}"} if replayed else {}
+    return {**(dict.fromkeys(hub.OFFLINE, "1") if hub.HOST in asked else {}), **nltk, **recorded}
 
 
 def _changes(last: FetchedJob | None, now: FetchedJob, refusals: Mapping[str, Refusal]) -> list[str]:

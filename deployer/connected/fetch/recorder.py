@@ -27,6 +27,7 @@ import urllib3
 from deployer import __version__
 from deployer.connected.fetch.downloads import BodyWriter, Download, DownloadStore, shown
 from deployer.contract.base.errors import DeployerError, IntegrityError, SpaceError, TransferError
+from deployer.contract.site import replay
 
 #: Seconds to connect to a host, and to wait for its next bytes.
 TIMEOUT = (20.0, 120.0)
@@ -71,6 +72,7 @@ class Records:
         downloads: the bodies, by URL.
         refusals: the requests without a file, by URL.
         asked: all requested hosts, with the number of requests.
+        exact: the addresses of all requests by their names in a replay: these addresses may contain logins.
         received: bytes that came over the network.
         full: the error if the disk was full.
         led: the first address of each one to which a host led the program.
@@ -81,6 +83,7 @@ class Records:
         self.downloads: dict[str, Download] = {}
         self.refusals: dict[str, Refusal] = {}
         self.asked: dict[str, int] = {}
+        self.exact: dict[str, str] = {}
         self.received = 0
         self.full: SpaceError | None = None
         self.led: dict[str, str] = {}
@@ -89,9 +92,10 @@ class Records:
         """Return the address by which a file is known: without logins, and that which led to it, if any."""
         return self.led.get(shown(url), shown(url))
 
-    def ask(self, host: str) -> None:
+    def ask(self, host: str, url: str) -> None:
         """Count a request."""
         with self._lock:
+            self.exact.update({replay.name(url): shown(url)} if len(self.exact) < _MOST else {})
             if host in self.asked or len(self.asked) < _MOST:
                 self.asked[host] = self.asked.get(host, 0) + 1
 
@@ -286,7 +290,7 @@ class _Exchange(BaseHTTPRequestHandler):
             return
         url, recorder = f"{self._scheme}://{host}{self.path}", self._recorder
         name = urlsplit(url).hostname or ""
-        recorder.records.ask(name)
+        recorder.records.ask(name, url)
         if not recorder.rules.private and recorder.is_private(name):
             recorder.records.refuse(url, 0, "it is in a private network (--private allows it)")
             self._send_error(403, "a host in a private network")
@@ -392,7 +396,7 @@ class _Request:
                 self._cut()
                 raise IntegrityError(f"it is not the file in the lock: SHA-256 {writer.sha256}, {writer.size} bytes")
         # The program has the end of a file only when it is stored and recorded: the job may end right after it.
-        self._records.add(Download(self._name, writer.sha256, writer.size, headers))
+        self._records.add(Download(self._name, writer.sha256, writer.size, headers, self._url))
         self._exchange.wfile.write(end)
 
     def _ask(self, more: Mapping[str, str]) -> requests.Response:
@@ -409,7 +413,7 @@ class _Request:
         with self._recorder.store.open(self._url) as stream:
             while chunk := stream.read(_CHUNK):
                 self._exchange.wfile.write(chunk)
-        self._records.add(stored._replace(url=self._name))
+        self._records.add(stored._replace(url=self._name, place=self._url))
 
     def _note(self, response: requests.Response) -> None:
         """Record an answer that is not the file."""

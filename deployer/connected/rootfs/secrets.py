@@ -14,9 +14,12 @@ from deployer.connected.rootfs.entries import FileContent, shown
 from deployer.connected.rootfs.flatten import FlattenedRootfs
 from deployer.connected.rootfs.package_files import PackageFiles
 from deployer.contract.base.tarformat import FILE
+from deployer.contract.site import replay
 
 #: The largest file to search, in bytes, and those of its beginning that have a NUL if it is binary.
 MAX_SIZE, _BEGIN = 1024 * 1024, 1024
+#: A key that `fetch` makes, which only its job trusts.
+_REPLAYED = f"/{replay.FOLDER}/{replay.KEY}"
 _CODEC = ("utf-8", "surrogateescape")
 
 
@@ -84,7 +87,7 @@ def in_files(files: Iterable[tuple[str, FileContent]], packages: PackageFiles | 
 
 def in_content(path: str, content: bytes) -> Iterator[Secret]:
     """Yield the secrets in a file, the first of each kind. A binary file has none."""
-    if len(content) > MAX_SIZE or b"\0" in content[:_BEGIN]:
+    if len(content) > MAX_SIZE or b"\0" in content[:_BEGIN] or path.endswith(_REPLAYED):
         return
     found: dict[str, int] = {}
     for search, kinds in _SEARCHES:

@@ -4,24 +4,27 @@ import os
 import socket
 import time
 from contextlib import closing, suppress
-from typing import Dict, Optional, Sequence
+from typing import Optional, Sequence
 
 from deployer.contract.base import json_records
 from deployer.contract.site import network
 from deployer.contract.site.network import LOOPBACK_ADDRESS, NodeAddress
-from deployer.site.rank import interfaces
 from deployer.system import files
 
 #: Seconds for which a node listens, longer than the survey's pauses; and for a connection.
 _LISTENS, _CONNECTS = 20.0, 3.0
 
 
-def listen(path: str) -> None:
-    """Listen on a port of this node, named in the new file ``path``, until the login node has removed that."""
+def listen(path: str, own: Sequence[NodeAddress]) -> None:
+    """Listen on a port of this node, named in the new file ``path``, until the login node has removed that.
+
+    Args:
+        own: this node's addresses.
+    """
     with closing(socket.socket()) as server:
         server.bind(("", 0))
         server.listen(1)
-        record = {"port": server.getsockname()[1], "node": interfaces.addresses()}
+        record = {"port": server.getsockname()[1], "node": own}
         files.write_text(path, json_records.pretty(record), 0o600)
         until = time.monotonic() + _LISTENS
         while time.monotonic() < until and os.path.basename(path) in os.listdir(os.path.dirname(path)):
@@ -30,15 +33,16 @@ def listen(path: str) -> None:
         os.unlink(path)
 
 
-def reached(path: str) -> Optional[bool]:
-    """Return whether the node that wrote ``path`` can be reached from here, and remove that file; None if too late."""
+def reached(path: str, own: Sequence[NodeAddress]) -> Optional[bool]:
+    """Return whether the node that wrote ``path`` can be reached from here, and remove that file; None if too late.
+
+    Args:
+        own: the login node's addresses.
+    """
     try:
         with files.open_regular(path) as stream:
             wanted = json_records.parse(stream.read(), path)
-        nodes: Dict[str, Sequence[NodeAddress]] = {
-            "node": [NodeAddress(*each) for each in wanted["node"]],
-            "login": interfaces.addresses(),
-        }
+        nodes = {"node": [NodeAddress(*each) for each in wanted["node"]], "login": own}
         shared = network.common("node", nodes)
         address = shared.address if shared else LOOPBACK_ADDRESS  # where a notebook would listen
         try:

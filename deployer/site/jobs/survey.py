@@ -16,6 +16,7 @@ from deployer.contract.base import json_records, shell
 from deployer.contract.base.errors import IntegrityError, Refused, UsageError
 from deployer.contract.base.shell import code
 from deployer.contract.rules import batch_words
+from deployer.contract.site.network import NodeAddress
 from deployer.contract.site.plan import GpuRequest
 from deployer.site.capture import capture_files, ports
 from deployer.site.capture.capture import CaptureRequest, capture
@@ -59,6 +60,7 @@ class SurveyRequest(NamedTuple):
         redact: replace hosts, users and addresses with placeholders.
         hide: additional words to replace.
         words: see ``CaptureRequest``.
+        addresses: this node's addresses.
     """
 
     output: str
@@ -70,6 +72,7 @@ class SurveyRequest(NamedTuple):
     redact: bool = False
     hide: Sequence[str] = ()
     words: Optional[TrialWords] = None
+    addresses: Sequence[NodeAddress] = ()
 
     @property
     def folder(self) -> str:
@@ -275,7 +278,7 @@ class Survey:
             return PartitionCapture(part.name, FAILED, files.read_text(part.failure).strip())
         job_id = files.read_text(part.job_id).strip()
         seconds = int(time.time() - os.stat(part.job_id).st_mtime)
-        reached = ports.reached(part.port) if files.lexists(part.port) else None
+        reached = ports.reached(part.port, self._request.addresses) if files.lexists(part.port) else None
         if reached is not None:
             files.write_text(part.reached, str(reached))
         state = self._scheduler.parse_states(*jobs.ask(self._scheduler.states([job_id]))).get(job_id)

@@ -73,6 +73,10 @@ def run(options: RankOptions, command: "list[str]") -> int:
         except devices.TooFewDevices as error:
             payload.complain(f"deployer: error: {error}\nhint: request more GPUs per node (--gpus)")
             return 3  # the exit code of Refused
+    if given.get("FETCH_REPLAY") and options.outside is None:
+        from deployer.site.container import replay
+
+        given = replay.start(given)
     # The image's own launcher must survive a request to end the job, so it and its ranks start with SIGTERM blocked.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     pid = payload.start(command, given, awaited, options.stdin)

@@ -127,7 +127,11 @@ class PythonObserver:
                 self.note("daemon", path, sys._getframe(2))
 
     def _url(self, args: "Tuple[Any, ...]") -> None:
-        self.note("url", _text(args[0]), sys._getframe(2), method=_text(args[3]))
+        from hashlib import sha256
+
+        url, answers = _text(args[0]), os.environ.get("FETCH_REPLAY", "/")  # ``contract.site.replay``
+        if not os.path.lexists(os.path.join(answers, sha256(url.encode()).hexdigest())):
+            self.note("url", url, sys._getframe(2), method=_text(args[3]))
 
     def _open(self, args: "Tuple[Any, ...]") -> None:
         path, _, flags = args

@@ -201,6 +201,7 @@ NEAR_MISSES: list[tuple[str, Files]] = [
     ("dockerfile.build-base", {"Dockerfile": BASES + "${BUILD_BASE} AS a\nFROM ${BASE} AS a\nFROM a\n"}),
     ("secrets.file", {"key.pub": "-----BEGIN PUBLIC KEY-----\n", "id_rsa.pub": "ssh-rsa AAAA\n"}),
     ("secrets.file", {"key.pem": SECRET_KEY, ".dockerignore": "*.pem\n"}),
+    ("secrets.file", {"fetched/train/replay/key.pem": SECRET_KEY}),
     ("secrets.file", {"app/x.sh": "git clone https://me:${TOKEN}@h.example/x https://h.example:8080/a@b\n"}),
     ("secrets.variable", {"Dockerfile": "ARG GITHUB_TOKEN\nENV TOKENIZERS_PARALLELISM=0 TOKEN_FILE=/x TOKEN=${X}\n"}),
     ("secrets.variable", {"Dockerfile": "ENV KEY=a MONKEY=b SSH_AUTH_SOCK=/x\n"}),

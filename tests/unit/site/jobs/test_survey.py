@@ -276,7 +276,7 @@ def test_without_slurm_there_is_the_login_node_and_a_note(request_, tmp_path):
 
 @pytest.mark.parametrize("reached", [True, False, None])
 def test_the_login_node_tries_a_port_of_each_node(request_, monkeypatch, reached):
-    monkeypatch.setattr(survey.ports, "reached", lambda path: reached)
+    monkeypatch.setattr(survey.ports, "reached", lambda path, own: reached)
     survey.step(request_._replace(partitions=["batch"]))
     (part,) = survey.Survey(request_, LOGIN).wanted()[:1]
     Path(part.port).write_text("{}")
