@@ -71,24 +71,23 @@ mount -o remount,bind,rw / && mkdir -p /var/lib/apptainer/mnt/session && mount -
 for folder in bin {_LIBRARIES}; do
     mount -t overlay -o lowerdir={PREFIX}/$folder:/usr/$folder overlay /usr/$folder || exit
 done
+mount --bind {PREFIX}/etc/apptainer /etc/apptainer || exit
 mknod /dev/loop-control c 10 237
 """
 
 
 def install_setuid(lab: Lab) -> Path:
-    """Install it setuid on all nodes of a lab, until they are started again; return its configuration's folder."""
+    """Install it setuid on all nodes of a lab, until they are started again; return its configuration."""
     install(lab)
     (lab.state.profile_d / "apptainer.sh").unlink()
     installed = lab.home / Path(PREFIX).relative_to("/home")
     setuid = (installed / _STARTER).with_name("starter-suid")
     shutil.copy(installed / _STARTER, setuid)
     setuid.chmod(0o4755)
-    config = lab.state.etc / "apptainer"
-    with admins_umask():
-        shutil.copytree(installed / "etc/apptainer", config, dirs_exist_ok=True)
+    (lab.state.etc / "apptainer").mkdir(exist_ok=True)
     for node in lab.definition().site.slurm_nodes:
         lab.sh(node, "root", _OVER).check(f"install Apptainer on {node}")
-    return config
+    return installed / CONFIG
 
 
 def remove(lab: Lab) -> None:
