@@ -2,6 +2,8 @@
 
 Only Debian's sid has it, and it needs that suite's C library. So its programs get that library's loader, and their
 libraries beside them; the rest of a node stays as it was. It is unprivileged: Debian's package has no setuid program.
+``install_setuid`` makes one of its starter, which its makers compile once more for that, with fewer engines; then all
+is where the package has it, because a setuid installation does not allow to be moved.
 Its version and programs are pinned. The libraries are the suite's newest, because the mirror has no older ones.
 squashfuse_ll is where its makers' own packages have it, and not in the nodes' PATH.
 """
@@ -61,6 +63,31 @@ def install(lab: Lab) -> Path:
             shutil.copytree(tree(), target, symlinks=True)
     write_atomically(lab.state.profile_d / "apptainer.sh", _PROFILE)
     return target
+
+
+#: Puts it over a node's own /usr, whose files stay as they were. Kernels mount SquashFS files by loop devices.
+_OVER = f"""
+mount -o remount,bind,rw / && mkdir -p /var/lib/apptainer/mnt/session && mount -o remount,bind,ro / || exit
+for folder in bin {_LIBRARIES}; do
+    mount -t overlay -o lowerdir={PREFIX}/$folder:/usr/$folder overlay /usr/$folder || exit
+done
+mount --bind {PREFIX}/etc/apptainer /etc/apptainer || exit
+mknod /dev/loop-control c 10 237
+"""
+
+
+def install_setuid(lab: Lab) -> Path:
+    """Install it setuid on all nodes of a lab, until they are started again; return its configuration."""
+    install(lab)
+    (lab.state.profile_d / "apptainer.sh").unlink()
+    installed = lab.home / Path(PREFIX).relative_to("/home")
+    setuid = (installed / _STARTER).with_name("starter-suid")
+    shutil.copy(installed / _STARTER, setuid)
+    setuid.chmod(0o4755)
+    (lab.state.etc / "apptainer").mkdir(exist_ok=True)
+    for node in lab.definition().site.slurm_nodes:
+        lab.sh(node, "root", _OVER).check(f"install Apptainer on {node}")
+    return installed / CONFIG
 
 
 def remove(lab: Lab) -> None:

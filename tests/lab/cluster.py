@@ -115,7 +115,7 @@ class Lab:
     ``root`` is the root filesystem that its nodes are made of, this machine's own ("/") or a folder with another suite
     (``roots.node``); without it: as before, else ``$DEPLOYER_LAB_SUITE``'s, else this machine's. ``opt`` is the site's
     software, where it is not the usual one. With ``mixed``, Slurm has the kinds of nodes and partitions of
-    ``tests.mixed``.
+    ``tests.mixed``. Without ``namespaces``, no process on its nodes can make a user namespace.
     """
 
     def __init__(
@@ -126,12 +126,13 @@ class Lab:
         root: Path | None = None,
         opt: Path | None = None,
         mixed: bool = False,
+        namespaces: bool = True,
         say: Callable[[str], None] = lambda line: print(f"lab: {line}", file=sys.stderr),
     ) -> None:
         self.name = name
         checked = default_state_dir(name, os.environ)
         self.state = StateDir((directory or checked).absolute())
-        self._root, self._opt, self._mixed = root, opt, mixed
+        self._root, self._opt, self._mixed, self._namespaces = root, opt, mixed, namespaces
         self._cache = cache_dir(os.environ)
         self._say = say
 
@@ -312,6 +313,7 @@ class Lab:
             scratch=scratch or (before.site.scratch if before else _DEFAULT_SCRATCH),
             root=self._find_root(before),
             mixed=self._mixed or (before is not None and before.site.mixed),
+            namespaces=self._namespaces and (before is None or before.site.namespaces),
         )
         # Another suite brings the newer Python that the site is to have; pyenv's is this machine's.
         environ = os.environ if site.root == "/" else {**os.environ, "PYENV_ROOT": f"{site.root}/pyenv"}
@@ -395,6 +397,7 @@ class Lab:
                     opt=definition.opt,
                     memory_mb=site.memory_mb,
                     scratch=site.scratch,
+                    namespaces=site.namespaces,
                 )
             )
             for node in missing

@@ -40,6 +40,8 @@ def main() -> None:
         _isolate_network()
         if spec.machine:
             _set_up_machine(spec)
+            if not spec.namespaces:
+                _forbid_namespaces()
     except OSError as error:
         print(f"{error.strerror}: {error.filename or ''} {error.filename2 or ''}".strip(), flush=True)
         os._exit(1)
@@ -111,6 +113,12 @@ def _enter(new_root: Path) -> None:
     subprocess.run(["umount", "--lazy", "/.old"], check=True, timeout=10, env=dict(CLEAN_ENV))
     os.rmdir("/.old")
     linux.mount("none", "/", flags=linux.MS_BIND | linux.MS_REMOUNT | linux.MS_RDONLY)
+
+
+def _forbid_namespaces() -> None:
+    Path("/run/none").write_text("0\n")
+    linux.mount("/run/none", "/proc/sys/user/max_user_namespaces", flags=linux.MS_BIND)
+    linux.forbid_user_namespaces()
 
 
 def _let_go_of_terminal() -> None:

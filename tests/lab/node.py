@@ -26,6 +26,7 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from tests.lab import linux
 from tests.lab.command import CLEAN_ENV
 from tests.lab.errors import LabError
 from tests.lab.state import ProcessId, StateDir, load_process, save_process
@@ -46,6 +47,7 @@ class NodeSpec:
     opt: str = ""
     memory_mb: int = 0
     scratch: str = ""
+    namespaces: bool = True
 
 
 class Starting:
@@ -111,5 +113,7 @@ def in_network_of(pid: int) -> list[str]:
 
 
 def inside(pid: int) -> list[str]:
-    """Return the argv prefix for a command as root in a node."""
-    return ["nsenter", f"--target={pid}", "--mount", "--uts", "--ipc", "--net", "--pid", "--"]
+    """Return the argv prefix for a command as root in a node; it has the filter of the node's holder, if any."""
+    filtered = "\nSeccomp:\t2\n" in Path(f"/proc/{pid}/status").read_text()
+    first = [sys.executable, "-ISs", linux.__file__] if filtered else []
+    return [*first, "nsenter", f"--target={pid}", "--mount", "--uts", "--ipc", "--net", "--pid", "--"]

@@ -40,6 +40,8 @@ class Site:
     root: str = "/"
     #: Slurm is told of the nodes and partitions of ``tests.mixed``, whatever the machine below has.
     mixed: bool = False
+    #: Whether users may make user namespaces.
+    namespaces: bool = True
 
     def __post_init__(self) -> None:
         if not 1 <= self.compute_nodes <= MAX_COMPUTE_NODES:

@@ -42,7 +42,7 @@ class SiteRuntime(Model):
         starts: a folder of the user's own started as an image; with Apptainer, with targets that it lacks (tried).
         squashfs: how it starts a SquashFS file of the user's own: mounted, or unpacked first (Apptainer, Singularity;
             tried).
-        failure: its last words if nothing started (podman, enroot; tried): ``cannot find UID/GID for user``.
+        failure: its last words if nothing started (tried): ``cannot find UID/GID for user``.
     """
 
     version: str | None = None

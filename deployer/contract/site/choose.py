@@ -68,8 +68,8 @@ def choose(
     """Return the start option of ``plan`` to use on ``nodes`` nodes.
 
     Args:
-        vetoes: why a runtime or launcher cannot be used here, by its name ("no ch-run in PATH"). Others are usable
-            unless the plan rules them out.
+        vetoes: why a runtime, launcher or start option cannot be used here, by its name ("no ch-run in PATH"). Others
+            are usable unless the plan rules them out.
         need: what one node must hold.
         staging: the user's choice; it overrides a start option's limit on the number of nodes.
         runtime: the user's choice; None selects among the containers.
@@ -122,6 +122,8 @@ def _objection(
         if objection:
             return objection
     veto = vetoes.get(option.runtime) or vetoes.get(option.launcher)
+    if not veto and option.name in vetoes:
+        return Obstacle(vetoes[option.name], "ask the site to allow it in the runtime's configuration")
     return Obstacle(veto) if veto else None
 
 

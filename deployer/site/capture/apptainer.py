@@ -1,17 +1,21 @@
 """What an Apptainer or Singularity installation can do, from its setuid program and from test containers."""
 
 import base64
+import functools
 import glob
+import grp
 import os
+import pwd
 import re
 import shutil
 import stat
 import tempfile
 import zlib
-from typing import Optional
+from typing import Dict, List, Optional, Tuple
 
 from deployer.contract.base.errors import DeployerError
 from deployer.contract.base.json_records import Record
+from deployer.site.capture import started
 from deployer.site.capture.started import HOST, OF_IMAGE
 from deployer.site.capture.tools import EACH, Answer, Tools, read_text
 from deployer.system import files, process
@@ -32,7 +36,9 @@ _LEAST = 64 * 1024
 
 #: Folders below the prefix of an installation that may contain its setuid program.
 _FOLDERS = ("libexec", "lib", "lib64", "lib/*")
-_NOT_ALLOWED = re.compile(r"^\s*allow\s+setuid\s*=\s*no\b", re.MULTILINE | re.IGNORECASE)
+#: As the runtime reads its configuration.
+_DIRECTIVE = re.compile(r"^[ \t]*([a-zA-Z _-]+?)[ \t]*=[ \t]*(.*\S)", re.MULTILINE)
+_PATHS, _OWNERS, _GROUPS = ("limit container " + kind for kind in ("paths", "owners", "groups"))
 _PATIENCE = 10.0
 
 
@@ -42,23 +48,32 @@ def facts(tools: Tools, program: str) -> Record:
     It starts test containers here. The notes contain the messages of failed starts.
     """
     setuid = starter(shutil.which(program)) is not None
-    with tempfile.TemporaryDirectory() as folder:
+    places = [tempfile.gettempdir(), os.getcwd(), os.path.expanduser("~")]
+    allowed = [path for path in places if os.access(path, os.W_OK) and not _outside(settings(program), path)]
+    with tempfile.TemporaryDirectory(dir=(allowed or places)[0]) as folder:
         image, packed = os.path.join(folder, "image"), os.path.join(folder, "image.sqfs")
         for name in OF_IMAGE:
             os.makedirs(os.path.join(image, name))
         with open(packed, "wb") as stream:
             stream.write(_SQUASHFS.ljust(_LEAST, b"\0"))
-        starts = _start(tools, program, image, "FOLDER") is not None
-        squashfs = {"squashfs": _way(_start(tools, program, packed, "SQUASHFS"), setuid)} if starts else {}
-    return {"setuid": setuid, "starts": starts, **squashfs}
+        answer, failure = _start(tools, program, image, "FOLDER")
+        own = {"failure": failure} if failure else {}
+        if answer is not None:
+            own["squashfs"] = _way(_start(tools, program, packed, "SQUASHFS")[0], setuid)
+    return {"setuid": setuid, "starts": answer is not None, **own}
 
 
-def _start(tools: Tools, program: str, image: str, what: str) -> Optional[Answer]:
+def _start(tools: Tools, program: str, image: str, what: str) -> Tuple[Optional[Answer], str]:
+    """Return the answer of a start, None if it failed, and the last words of one that failed."""
     # The image lacks these targets, so each needs an overlay or an underlay.
     binds = [f"--bind={path}:{path}" for path in HOST if os.path.isdir(path)]
     argv = [program, *_WORDS, *binds, image, "/bin/sh", "-c", _LOOK]
     # Like a job: SingularityCE's OCI mode, which an administrator can make the default, cannot start a folder.
-    return tools.ask(argv, 4 * EACH, {"SINGULARITY_NO_OCI": "1"}, name=f"{program} exec {what}")
+    name = f"{program} exec {what}"
+    answer = tools.ask(argv, 4 * EACH, {"SINGULARITY_NO_OCI": "1"}, any_status=True, name=name)
+    if answer is None or answer.status == 0:
+        return answer, ""
+    return None, started.failure(tools, name, answer, os.path.dirname(image))
 
 
 def _way(answer: Optional[Answer], setuid: bool) -> str:
@@ -82,16 +97,53 @@ def starter(program: Optional[str]) -> Optional[str]:
         for path in glob.glob(os.path.join(glob.escape(prefix), folder, "*", "bin", "starter-suid")):
             found = files.status(path)
             suid = found is not None and found.st_uid == 0 and bool(found.st_mode & stat.S_ISUID)
-            if suid and not os.statvfs(path).f_flag & os.ST_NOSUID and not _forbidden(program):
-                return path
+            if suid and not os.statvfs(path).f_flag & os.ST_NOSUID:
+                return None if _first(settings(program), "allow setuid") == "no" else path
     return None
 
 
-def _forbidden(program: str) -> bool:
-    """Return whether the configuration has ``allow setuid = no``. Only the program knows the file's path."""
+@functools.lru_cache(maxsize=None)
+def settings(program: str) -> Dict[str, List[str]]:
+    """Return the administrator's settings by name. Only the program knows the file's path."""
     try:
         answer = process.glance([program, "buildcfg"], _PATIENCE)
     except DeployerError:
-        return False
-    paths = re.findall(r"^(?:APPTAINER|SINGULARITY)_CONF_FILE=(/.+)$", answer.stdout, re.MULTILINE)
-    return any(_NOT_ALLOWED.search(read_text(path)) for path in paths)  # the default is yes
+        return {}
+    found: Dict[str, List[str]] = {}
+    for path in re.findall(r"^(?:APPTAINER|SINGULARITY)_CONF_FILE=(/.+)$", answer.stdout, re.MULTILINE):
+        for name, text in _DIRECTIVE.findall(read_text(path)):
+            found.setdefault(name, []).extend(word.strip() for word in text.split(","))
+    return found
+
+
+def refusal(program: str, image: str, packed: bool, owner: Tuple[int, int]) -> Optional[str]:
+    """Return why the administrator's settings forbid an image; None if they do not, or it is unknown.
+
+    Args:
+        image: its path, or the folder in which it will be.
+        packed: whether it is a SquashFS file, not a folder.
+        owner: the numbers of its user and group.
+    """
+    own = settings(program)
+    allow = "allow container " + ("squashfs" if packed else "dir")
+    if _first(own, allow) == "no":
+        return f"the site sets `{allow} = no`"
+    wrong = {_PATHS: image} if _outside(own, image) else {}
+    try:
+        names = {_OWNERS: pwd.getpwuid(owner[0]).pw_name, _GROUPS: grp.getgrgid(owner[1]).gr_name}
+    except KeyError:
+        names = {}
+    wrong.update((limit, name) for limit, name in names.items() if own.get(limit) and name not in own[limit])
+    for limit, image_s in wrong.items():
+        return f"the site sets `{limit} = {', '.join(own[limit])}`, not {image_s}"
+    return None
+
+
+def _first(own: Dict[str, List[str]], name: str) -> str:
+    return own.get(name, [""])[0]  # of several lines, the first one counts
+
+
+def _outside(own: Dict[str, List[str]], image: str) -> bool:
+    """Return whether an image is in none of the allowed folders. The runtime compares the beginnings of paths."""
+    allowed = tuple(os.path.realpath(path) for path in own.get(_PATHS, []))
+    return bool(allowed) and not os.path.realpath(image).startswith(allowed)

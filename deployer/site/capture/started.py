@@ -1,12 +1,13 @@
 """Whether a runtime can start the user's own folder, tested with the same words that a job would use."""
 
 import os
+import re
 import tempfile
 from typing import Callable, Sequence
 
 from deployer.contract.base.errors import DeployerError
 from deployer.contract.base.json_records import Record
-from deployer.site.capture.tools import EACH, Tools
+from deployer.site.capture.tools import EACH, Answer, Tools
 from deployer.system import files
 
 #: Returns the argv that starts a command from the runtime's name, an image, a private folder, the host folders to bind
@@ -17,6 +18,7 @@ TrialWords = Callable[[str, str, str, Sequence[str], Sequence[str]], Sequence[st
 HOST = ("/bin", "/usr", "/lib", "/lib64")
 OF_IMAGE = ("dev", "proc", "sys", "etc", "tmp")
 _MOST = 200
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def facts(tools: Tools, name: str, words: TrialWords) -> Record:
@@ -44,7 +46,12 @@ def facts(tools: Tools, name: str, words: TrialWords) -> Record:
         return {}
     if answer.status == 0:
         return {"starts": True}
-    lines = answer.both.replace(folder, "FOLDER").split("\n")
-    failure = next((" ".join(line.split()) for line in reversed(lines) if line.strip()), "exit %d" % answer.status)
-    tools.note("%s, a folder: exit %d: %s" % (name, answer.status, failure))
-    return {"starts": False, "failure": failure[:_MOST]}
+    return {"starts": False, "failure": failure(tools, f"{name}, a folder", answer, folder)}
+
+
+def failure(tools: Tools, name: str, answer: Answer, folder: str) -> str:
+    """Return and note the last words of a start that failed. ``folder`` is the temporary one, which says nothing."""
+    lines = _COLOUR.sub("", answer.both.replace(folder, "FOLDER")).split("\n")
+    last = next((" ".join(line.split()) for line in reversed(lines) if line.strip()), "exit %d" % answer.status)
+    tools.note("%s: exit %d: %s" % (name, answer.status, last))
+    return last[:_MOST]

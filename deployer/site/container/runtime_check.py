@@ -1,11 +1,13 @@
 """Check whether a runtime can be used on this host: its program or engine exists, and the kernel is suitable."""
 
+import os
 import shutil
 from typing import Optional, Sequence
 
 from deployer.contract.base.errors import DeployerError
 from deployer.contract.base.shell import plain
 from deployer.contract.site import runtime_table
+from deployer.contract.site.plan import NOT_STAGED, SQUASHFS, StartOption
 from deployer.site.capture import apptainer, machine
 from deployer.site.capture.software.modules import runtimes as by_module
 from deployer.site.container import home
@@ -27,12 +29,33 @@ def objection(runtime: Runtime, modules: Sequence[str], engine: str, here: bool 
     """
     path = None if runtime.known.carried else shutil.which(runtime.program)
     reason = runtime.veto(Here(path, list(modules), engine))
-    # Only programs that mount SquashFS files may be installed so (setuid) that they need no user namespaces.
-    if reason is None and runtime.known.namespaces and here and not (runtime.known.mounts and apptainer.starter(path)):
+    if reason is None and here and needs_namespaces(runtime):
         reason = machine.namespaces_denied()
     if reason is None and runtime.asked and (path or runtime.known.carried) and runtime.asked not in by_module(modules):
         reason = _unusable(runtime.asked, plain(runtime.starter(engine)), runtime.known.carried)
     return reason
+
+
+def needs_namespaces(runtime: Runtime) -> bool:
+    """Return whether a runtime needs user namespaces here.
+
+    Only programs that mount SquashFS files may be installed so (setuid) that they do not. So may those of modules,
+    which are not loaded here.
+    """
+    path = shutil.which(runtime.program)
+    return runtime.known.namespaces and not (runtime.known.mounts and (path is None or apptainer.starter(path)))
+
+
+def refusal(option: StartOption, rootfs: str) -> Optional[str]:
+    """Return why the administrator's settings for a start option's runtime forbid the image; None also if unknown."""
+    known = runtime_table.RUNTIMES.get(option.runtime)
+    program = shutil.which(known.program) if known and known.mounts else None
+    if program is None:
+        return None
+    if option.staging == NOT_STAGED or not option.place:
+        found = os.stat(rootfs)
+        return apptainer.refusal(program, rootfs, False, (found.st_uid, found.st_gid))
+    return apptainer.refusal(program, option.place, option.staging == SQUASHFS, (os.getuid(), os.getgid()))
 
 
 def _unusable(name: str, program: str, carried: bool) -> Optional[str]:

@@ -10,10 +10,10 @@ from deployer.contract.base.shell import argv
 from deployer.contract.base.text import counted
 from deployer.contract.rules.batch_words import words
 from deployer.contract.site import plan as plans
-from deployer.contract.site.runtime_table import CARRIED, needs_namespaces
+from deployer.contract.site.runtime_table import CARRIED
 from deployer.site.capture import machine
 from deployer.site.capture.tools import Tools
-from deployer.site.container import container, home
+from deployer.site.container import container, home, runtime_check
 from deployer.site.container.runtimes import RUNTIMES
 from deployer.site.doctor.climb import Ground, Skipped
 from deployer.site.jobs import jobs, schedulers
@@ -39,7 +39,8 @@ def kernel(ground: Ground) -> str:
     if machine.user_namespaces(tools):
         return name + ", user namespaces work"
     reason = tools.notes[0].partition(": ")[2] if tools.notes else "not tried"
-    if ground.plan and not all(needs_namespaces(option.runtime) for option in ground.plan.containers):
+    names = {option.runtime for option in ground.plan.containers} if ground.plan else set()
+    if any(not runtime_check.needs_namespaces(RUNTIMES[name]) for name in names & set(RUNTIMES)):
         return f"{name}, no user namespaces ({reason}), which a runtime of the plan does without"
     if ground.plan and ground.plan.namespaces:
         return f"{name}, no user namespaces here ({reason}); the nodes have them, as the plan knows"

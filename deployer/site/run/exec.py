@@ -13,7 +13,7 @@ from deployer.contract.base.shell import Text, Value, argv, plain, variables
 from deployer.contract.base.shell import data as text_of
 from deployer.contract.site import layout
 from deployer.contract.site.choose import choose
-from deployer.contract.site.plan import CHARLIECLOUD_FOLDER, CHARLIECLOUD_KIT
+from deployer.contract.site.plan import CHARLIECLOUD_FOLDER, CHARLIECLOUD_KIT, NOT_STAGED
 from deployer.site.container import container, home, runtime_check
 from deployer.site.container.runtimes import RUNTIMES
 from deployer.site.container.runtimes.interface import Container, Mount, Runtime
@@ -97,7 +97,8 @@ def prepare(store: Store, request: ExecRequest) -> Tuple[Runtime, Container, boo
     if request.plan is not None or installed.sites():
         plan = placeholders.expanded(installed.plan(request.plan), os.environ)
         mount_points.make_if_permitted(installed.rootfs, plan.mounts)
-    option = choose(plan, 1, vetoes(plan, installed, here=True), runtime=asked).start_option if plan else None
+    against = vetoes(plan, installed, here=True) if plan else {}
+    option = choose(plan, 1, against, staging=NOT_STAGED, runtime=asked).start_option if plan else None
     name = option.runtime if option else _default(installed)
     if asked not in (None, name):
         why = f"{request.image} was packed for no site, so no plan allows {asked}"

@@ -1,8 +1,10 @@
 """capture with fakes on PATH: tools that are right, missing, hang or print garbage; and real ELF files."""
 
 import errno
+import grp
 import json
 import os
+import pwd
 import re
 import shutil
 import socket
@@ -1133,6 +1135,11 @@ def test_file_systems(programs, tmp_path, monkeypatch):
 
 #: Starts a folder or a SquashFS file and prints programs; fails as the real one does without overlay and
 #: underlay. PACKED is what it does with a SquashFS file.
+@pytest.fixture(autouse=True)
+def _forget_settings():
+    apptainer.settings.cache_clear()
+
+
 APPTAINER = """\
 case $1 in --version) echo 'apptainer version 1.4.5'; exit ;; buildcfg) exit 1 ;; esac
 [ -z "$REFUSES" ] || { echo "FATAL: destination /bin doesn't exist in container" >&2; exit 255; }
@@ -1196,7 +1203,9 @@ def test_a_trial_that_leaves_something_behind_does_not_end_the_capture(programs,
 def test_an_apptainer_that_starts_nothing(programs):
     made.program(programs, "apptainer", "REFUSES=1\n" + APPTAINER)
     tools = Tools()
-    assert machine.runtimes(tools)["apptainer"] == {"version": "1.4.5", "setuid": False, "starts": False}
+    failure = "FATAL: destination /bin doesn't exist in container"
+    expected = {"version": "1.4.5", "setuid": False, "starts": False, "failure": failure}
+    assert machine.runtimes(tools)["apptainer"] == expected
     assert any("doesn't exist in container" in note for note in tools.notes)
 
 
@@ -1235,13 +1244,58 @@ def test_a_setuid_installation(tmp_path, folder):
     assert apptainer.starter(str(program)) == (None if nosuid else str(starter))
     config = tmp_path / "apptainer.conf"
     made.program(program.parent, "apptainer", f"echo PREFIX=/usr; echo APPTAINER_CONF_FILE={config}")
-    for line, forbidden in (("# allow setuid = no\n", False), ("x = y\nAllow setuid = NO\n", True)):
-        config.write_text(line)
+    first = "x = y\nallow setuid = no\n"  # of two lines, the first one counts
+    for text, forbidden in (("# " + first[6:], False), (first + "allow setuid = yes\n", True)):
+        config.write_text(text)
+        apptainer.settings.cache_clear()
         assert apptainer.starter(str(program)) == (None if nosuid or forbidden else str(starter))
     os.chown(str(starter), 1234, 1234)
     starter.chmod(0o4755)
     assert apptainer.starter(str(program)) is None
     assert apptainer.starter(None) is None
+
+
+def test_the_administrator_s_limits_of_an_apptainer(programs, tmp_path):
+    config, inside, outside = tmp_path / "a.conf", tmp_path / "in" / "image", tmp_path / "out"
+    made.program(programs, "apptainer", f"echo APPTAINER_CONF_FILE={config}")
+    alice = pwd.getpwuid(os.getuid())
+    me = (alice.pw_uid, alice.pw_gid)
+    group = grp.getgrgid(alice.pw_gid).gr_name
+
+    def refusals(text):
+        apptainer.settings.cache_clear()
+        config.write_text(text)
+        places = ((inside, False), (outside, False), (outside, True))
+        return [apptainer.refusal("apptainer", str(path), packed, me) for path, packed in places]
+
+    assert refusals("bind path = /etc/hosts\n") == [None] * 3
+    no = "the site sets `allow container dir = no`"
+    assert refusals("#allow container dir = no\n allow container dir=no\nallow container dir = yes\n") == [no, no, None]
+    paths = f"limit container paths = /nowhere,  {tmp_path}/in"
+    wrong = f"the site sets `limit container paths = /nowhere, {tmp_path}/in`, not {outside}"
+    assert refusals(paths) == [None, wrong, wrong]
+    assert refusals(f"limit container owners = {alice.pw_name}\nlimit container groups = x, {group}") == [None] * 3
+    assert (
+        refusals("limit container owners = x")[0] == f"the site sets `limit container owners = x`, not {alice.pw_name}"
+    )
+    assert refusals("limit container groups = x")[0] == f"the site sets `limit container groups = x`, not {group}"
+    apptainer.settings.cache_clear()
+    made.program(programs, "apptainer", "exit 1")
+    assert apptainer.refusal("apptainer", str(outside), True, me) is None
+    assert apptainer.refusal("apptainer", str(outside), True, (4040404, 4040404)) is None
+
+
+def test_an_apptainer_is_tried_where_images_may_be(programs, tmp_path, monkeypatch):
+    config, seen, allowed, other = (tmp_path / name for name in ("a.conf", "seen", "allowed", "other"))
+    allowed.mkdir()
+    other.mkdir()
+    config.write_text(f"limit container paths = {allowed}")
+    script = f'[ "$1" != buildcfg ] || {{ echo APPTAINER_CONF_FILE={config}; exit; }}; echo "$@" >>{seen}; '
+    made.program(programs, "apptainer", script + APPTAINER)
+    monkeypatch.chdir(allowed)
+    monkeypatch.setattr(apptainer.tempfile, "tempdir", str(other))
+    assert machine.runtimes(Tools())["apptainer"]["starts"] is True
+    assert f" {allowed}/tmp" in seen.read_text()
 
 
 def test_this_machine(programs, monkeypatch):

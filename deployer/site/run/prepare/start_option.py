@@ -79,11 +79,11 @@ def _staging(resolved: ResolvedRun, option: StartOption, size_mb: int) -> Option
 
 
 def vetoes(plan: Plan, installed: InstalledImage, here: bool = False) -> Dict[str, str]:
-    """Return by name why runtimes and launchers of the plan cannot be used; those not listed can be used.
+    """Return by name why runtimes, launchers and start options of the plan cannot be used; others can be used.
 
     Args:
         here: whether the process will run on this host, so that user namespaces are tested here. For a job they are
-            tested here only if the plan does not know whether its nodes have them.
+            tested here only if the plan does not know whether its nodes have them. If it does, it omits runtimes.
     """
     reasons = {
         option.launcher: f"this deployer has no launcher {option.launcher}"
@@ -95,10 +95,11 @@ def vetoes(plan: Plan, installed: InstalledImage, here: bool = False) -> Dict[st
             reasons[name] = f"this deployer has no runtime {name}"
             continue
         modules = plan.modules_of(name)
-        objection = runtime_check.objection(RUNTIMES[name], modules, installed.engine, here or not plan.namespaces)
+        objection = runtime_check.objection(RUNTIMES[name], modules, installed.engine, here or plan.namespaces is None)
         if objection:
             reasons[name] = objection
-    return reasons
+    refusals = {option.name: runtime_check.refusal(option, installed.rootfs) for option in plan.start_options}
+    return {**{name: refusal for name, refusal in refusals.items() if refusal}, **reasons}
 
 
 def _check_drift(plan: Plan) -> None:

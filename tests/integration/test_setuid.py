@@ -1,0 +1,210 @@
+"""The real Apptainer, setuid, on nodes that forbid user namespaces: captured, packed, checked, run on two nodes."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deployer.connected.bundle.pyz import make_pyz
+from tests.integration.conftest import WORKSPACE, Cli, Site, nothing_left
+from tests.lab import Lab, apptainer
+from tests.lab.site import USER_ID
+
+pytestmark = [pytest.mark.needs("root", "slurm", "munge", "ssh", "lmod", "squashfs", "loop"), pytest.mark.slow]
+
+TOOL = f"python3 {WORKSPACE}/deployer.pyz"
+CAPTURE = (
+    "cd capture && tool='python3 deployer.pyz' && $tool capture -o login.json && "
+    "srun -N1 -n1 $tool capture --node -o node.json </dev/null && "
+    "$tool capture --merge login.json node.json -o site.json"
+)
+
+
+class Setuid:
+    """The lab with hello-mpi, and what its administrator can change."""
+
+    def __init__(self, site: Site, config: Path, profile: str) -> None:
+        self.site, self.config, self.profile = site, config, profile
+
+    @contextmanager
+    def limited(self, *lines: str) -> Iterator[None]:
+        """Let the administrator's configuration have these lines instead of its own."""
+        before = self.config.read_text()
+        self.config.write_text(changed(before, lines))
+        try:
+            yield
+        finally:
+            self.config.write_text(before)
+
+
+def changed(text: str, lines: tuple[str, ...]) -> str:
+    """Return a configuration with other lines for some directives: of two, the first one counts."""
+    ours = tuple(line.partition(" =")[0] + " =" for line in lines)
+    kept = [line for line in text.splitlines() if not line.startswith(ours)]
+    return "\n".join([*kept, *lines, ""])
+
+
+def captured(site: Site) -> dict[str, Any]:
+    """Return a capture's partition."""
+    site.alice(CAPTURE)
+    record = json.loads((site.lab.home / "alice" / "capture" / "site.json").read_text())
+    partition: dict[str, Any] = record["partitions"]["batch"]
+    return partition
+
+
+@pytest.fixture(scope="module")
+def setuid(built: Cli, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setuid]:
+    """Yield such a lab, and hello-mpi on it, packed for a profile of its capture."""
+    work = tmp_path_factory.mktemp("setuid")
+    lab = Lab("setuid", namespaces=False, say=lambda line: None)
+    lab.up(nodes=2)
+    try:
+        config = apptainer.install_setuid(lab)
+        config.write_text(changed(config.read_text(), ("allow setuid-mount squashfs = yes",)))
+        folder = lab.home / "alice" / "capture"
+        folder.mkdir(exist_ok=True)
+        shutil.chown(folder, USER_ID, USER_ID)
+        (folder / "deployer.pyz").write_bytes(make_pyz())
+        site = Site(built, lab)
+        captured(site)
+        decided: dict[str, Any] = {
+            "format": 1,
+            "name": "lab-setuid",
+            "extends": str(folder / "site.json"),
+            "workspace": "~/deployer",
+            "login": {"host": "login1"},
+            "policy": {"runtimes": ["apptainer"]},
+            "partitions": {"batch": {"mpi": "intel-2021.15", "pmi": "pmi2"}},
+        }
+        profile = work / "lab-setuid.json"
+        profile.write_text(json.dumps(decided))
+        built("pack", "bundles/hello-mpi", "--site", profile, "-o", work / "hello.tar")
+        built("push", work / "hello.tar", profile, "--ssh-config", lab.ssh_config)
+        yield Setuid(site, config, str(profile))
+    finally:
+        lab.down(purge=True)
+
+
+def test_capture_sees_a_setuid_program_and_no_namespaces(setuid: Setuid) -> None:
+    batch = captured(setuid.site)
+    assert batch["user_namespaces"] is False
+    assert batch["runtimes"]["apptainer"] == {"version": "1.4.5", "setuid": True, "starts": True, "squashfs": "kernel"}
+    assert setuid.site.alice("unshare --user true", 1).strip().endswith("No space left on device")
+
+
+def ran(setuid: Setuid, variant: str, *words: str) -> None:
+    """Run hello-mpi on two nodes from the laptop, and check its proof."""
+    with nothing_left(setuid.site.lab):
+        result = setuid.site.run("--nodes", "2", *words, site=setuid.profile)
+    assert (result["variant"], result["world_size"], result["exit_code"], result["findings"]) == (variant, 2, 0, [])
+    assert result["check"]["verdict"] == "RUN"
+    assert {rank["host"] for rank in result["ranks"]} == {"cn1", "cn2"}
+    assert all(rank["mpi_identity"] == rank["host_mpi_identity"] for rank in result["ranks"])
+    assert result["payload"]["sum"] == 1
+
+
+def test_a_job_on_two_nodes_from_the_folder(setuid: Setuid) -> None:
+    ran(setuid, "apptainer-folder")
+
+
+def test_a_job_from_a_file_that_the_kernel_mounts(setuid: Setuid) -> None:
+    setuid.site.tool("squash", "hello-mpi")
+    ran(setuid, "apptainer-squashfs", "--staging", "squashfs")
+
+
+def test_ranks_of_a_node_are_not_in_user_namespaces_of_their_own(setuid: Setuid) -> None:
+    script = "id -u; readlink /proc/self/ns/user; cat /deployer/canary"
+    said = setuid.site.alice(f"{TOOL} exec hello-mpi -- sh -c '{script}'")
+    assert said.splitlines()[:2] == ["2001", setuid.site.alice("readlink /proc/self/ns/user").strip()]
+    assert "This is the root of an image" in said
+
+
+def test_exec_and_shell_and_doctor(setuid: Setuid) -> None:
+    site = setuid.site
+    site.alice(f"{TOOL} exec hello-mpi -- sh -c 'exit 7'", 7)
+    said = site.alice(f"echo 'cat /deployer/canary; exit 5' | {TOOL} shell hello-mpi", 5)
+    assert "This is the root of an image" in said
+    said = " ".join(site.alice(f"{TOOL} doctor hello-mpi").split())
+    assert "no user namespaces" in said
+    assert "its container sees its own root" in said
+    assert "apptainer 1.4.5, /usr/bin/apptainer" in said
+
+
+def test_a_signal_and_a_kill_leave_nothing(setuid: Setuid) -> None:
+    words = f"{TOOL} exec hello-mpi --"
+    said = setuid.site.alice(
+        f"{words} sh -c 'trap \"echo got it; exit 9\" TERM; echo begun; while :; do sleep 0.1; done' >out & "
+        "for try in $(seq 100); do grep -q begun out && break; sleep 0.1; done; "
+        "kill -TERM $!; wait $!; echo ended $?; cat out; "
+        f"{words} sleep 977 & for try in $(seq 100); do pgrep -f '^sleep 977' && break; sleep 0.1; done; "
+        "kill -KILL $!; sleep 0.5; pgrep -f '^sleep 977' || echo none left"
+    )
+    assert "ended 9" in said
+    assert "got it" in said
+    assert "none left" in said
+
+
+def test_a_cancelled_job_leaves_nothing(setuid: Setuid) -> None:
+    site = setuid.site
+    with nothing_left(site.lab):
+        job = json.loads(site.alice(f"{TOOL} run hello-mpi --nodes 2 --json 2>/dev/null"))["job"]
+        hang = (
+            "for try in $(seq 1200); do pkill -STOP -u alice -f '^python3 -m mpi4py' && exit; sleep 0.05; done; exit 1"
+        )
+        site.lab.sh("cn2", "root", hang, timeout=90).check("stop a rank")
+        site.alice(f"{TOOL} cancel {job}")
+    assert "CANCELLED" in site.alice(f"{TOOL} status {job} 2>&1; true")
+
+
+#: What an administrator can set, and the reason that `run` prints before it submits anything.
+LIMITS = {
+    "allow container dir = no": "`allow container dir = no`",
+    "limit container paths = /opt, /home/b": "`limit container paths = /opt, /home/b`, not /home/alice",
+    "limit container owners = root": "`limit container owners = root`, not alice",
+    "limit container groups = root": "`limit container groups = root`, not alice",
+}
+
+
+@pytest.mark.parametrize("line", LIMITS)
+def test_the_administrator_s_limits_refuse_before_the_job(setuid: Setuid, line: str) -> None:
+    site = setuid.site
+    with setuid.limited(line):
+        for words in ("run --staging folder", "exec"):
+            said = site.alice(f"{TOOL} {words} hello-mpi -- true", 3)
+            assert LIMITS[line] in said
+            assert "ask the site to allow it" in said
+    assert site.alice("squeue --noheader").strip() == ""
+
+
+def test_where_folders_are_forbidden_a_file_in_memory_is_used(setuid: Setuid) -> None:
+    with setuid.limited("limit container paths = /dev/shm", "allow container dir = no"):
+        ran(setuid, "apptainer-squashfs")
+
+
+#: Settings, and what capture then records of folders.
+CAPTURED = {
+    "allow container dir = no": "FATAL: configuration disallows users from running sandbox containers",
+    "user bind control = no": "FATAL: stat /bin/sh: no such file or directory",
+    "limit container owners = root": "FATAL: apptainer image is not owned by required user(s)",
+    "limit container paths = /opt": "FATAL: apptainer image is not in an allowed configured path",
+    "allow setuid = no": "ERROR : Failed to create user namespace: maximum number of user namespaces exceeded, "
+    "check /proc/sys/user/max_user_namespaces",
+    "limit container paths = /home/alice": None,
+    "bind path = /usr/share/doc:/mnt": None,
+}
+RUNTIMES = (
+    "import json; from deployer.site.capture import machine, tools; print(json.dumps(machine.runtimes(tools.Tools())))"
+)
+
+
+@pytest.mark.parametrize("line", CAPTURED)
+def test_capture_records_the_administrator_s_limits(setuid: Setuid, line: str) -> None:
+    with setuid.limited(line):
+        own = json.loads(setuid.site.alice(f"cd capture; PYTHONPATH=deployer.pyz python3 -c '{RUNTIMES}'"))["apptainer"]
+    assert own["setuid"] is (line != "allow setuid = no")
+    assert own["starts"] is (CAPTURED[line] is None)
+    assert own.get("failure") == CAPTURED[line]
