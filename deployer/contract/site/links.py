@@ -5,7 +5,7 @@ beside their files, so a variable that points to a read-only folder does not hel
 file is a link to the data or the app of the bundle.
 """
 
-from typing import Dict, Iterable, List, Mapping, Tuple
+from typing import Dict, Iterable, List, Mapping, Optional, Tuple
 
 from deployer.contract.base.errors import UsageError
 from deployer.contract.site.plan import APP, DATA
@@ -29,13 +29,17 @@ def check(found: Mapping[str, str]) -> Mapping[str, str]:
     for place, source in found.items():
         check_place(place)
         check_source(source)
-    places = sorted(place.split("/") for place in found)
-    for one, other in zip(places, places[1:]):
-        if other[: len(one)] == one:
-            raise UsageError(
-                "links: {} is within {}".format("/".join(other), "/".join(one)), "link the files of the inner one apart"
-            )
+    within = overlap(found)
+    if within:
+        raise UsageError("links: {} is within {}".format(*within), "link the files of the inner one apart")
     return found
+
+
+def overlap(places: Iterable[str]) -> Optional[Tuple[str, str]]:
+    """Return a place that is within another one, and that one; None if there is none."""
+    parts = sorted(place.split("/") for place in places)
+    pairs = (("/".join(other), "/".join(one)) for one, other in zip(parts, parts[1:]) if other[: len(one)] == one)
+    return next(pairs, None)
 
 
 def check_place(place: str) -> None:
@@ -43,7 +47,7 @@ def check_place(place: str) -> None:
     if place == HOME_ITSELF:
         return
     below = place[len(HOME) :] if place.startswith(HOME) else place
-    if not _is_below(below) or below.startswith("~"):
+    if not is_below(below) or below.startswith("~"):
         raise UsageError(
             f"links: invalid place: {place!r}", "write ~, ~/PATH, or a path below the job's folder, without .."
         )
@@ -55,7 +59,7 @@ def check_place(place: str) -> None:
 def check_source(source: str) -> None:
     """Raise UsageError unless ``source`` is in the bundle's data or app."""
     kind, slash, below = source.partition("/")
-    if kind not in _SOURCES or not _is_below(below or ("" if slash or kind == "data" else "app")):
+    if kind not in _SOURCES or not is_below(below or ("" if slash or kind == "data" else "app")):
         raise UsageError(f"links: invalid source: {source!r}", "write data/NAME, data/NAME/PATH or app/PATH; " + _HINT)
 
 
@@ -79,7 +83,7 @@ def check_made(found: Dict[str, str]) -> Dict[str, str]:
     """Return the links in one folder, target by path, from a job's record. Raises UsageError."""
     for place, path in found.items():
         inside = any(path == top or path.startswith(top + "/") for top in _SOURCES.values())
-        if not _is_below(place) or not inside or ".." in path.split("/"):
+        if not is_below(place) or not inside or ".." in path.split("/"):
             raise UsageError(
                 f"invalid link: {place!r} to {path!r}",
                 "rename the file: a path has printable characters, at most %d of them" % _MAX_PATH,
@@ -87,7 +91,7 @@ def check_made(found: Dict[str, str]) -> Dict[str, str]:
     return found
 
 
-def _is_below(path: str) -> bool:
+def is_below(path: str) -> bool:
     """Return whether a path, as written, stays below its folder."""
     parts: List[str] = path.split("/")
     return path.isprintable() and len(path) <= _MAX_PATH and not {"", ".", ".."} & set(parts)

@@ -32,7 +32,7 @@ from deployer.contract.bundle.manifest import DATA_PREFIX, KIT_PREFIX, Manifest
 from deployer.contract.proof import evidence
 from deployer.contract.site import plan as plans
 from deployer.contract.site.choose import Obstacle, StagingNeed
-from deployer.site.container import container, node_folder
+from deployer.site.container import caches, container, node_folder
 from deployer.site.container.runtimes import charliecloud
 from deployer.site.install import bytecode, content, kit, mount_points, squash
 from deployer.site.jobs import result
@@ -79,6 +79,7 @@ class StageRequest(NamedTuple):
         reader: a command that prints the canary of the image from a container; empty if there is none.
         hosts: the job's folder for the facts of this node, which are written first; None: they exist already.
         library: the plan's MPI on the host, or None.
+        keep: the folder of the image's caches and the paths in the home that are kept there; empty: none.
     """
 
     image: str
@@ -97,6 +98,7 @@ class StageRequest(NamedTuple):
     reader: Sequence[str] = ()
     hosts: Optional[str] = None
     library: Optional[str] = None
+    keep: Sequence[str] = ()
 
     @property
     def packed(self) -> bool:
@@ -164,6 +166,8 @@ def stage(request: StageRequest) -> int:
         terminal.complain(error.lines())
     finally:
         if request.home:
+            if request.keep and host_probe.is_first():
+                caches.save(request.home, request.keep[0], request.keep[1:])
             files.remove_tree(request.home)
     return 0
 
@@ -200,7 +204,7 @@ def _hold(request: StageRequest) -> None:
 
 def _is_wanted(request: StageRequest, hosts: str) -> bool:
     """Write the facts of this node and answer; return whether to stage the image, which SIGUSR1 requests."""
-    host_probe.host(hosts, request.library, request.home)
+    host_probe.host(hosts, request.library, request.home, keep=request.keep)
     private = os.path.dirname(request.into)
     if request.sent:  # the scheduler sends it before the signal
         node_folder.make(private, _HINT)

@@ -15,6 +15,7 @@ from deployer.contract.base import variables
 from deployer.contract.base.errors import UsageError
 from deployer.contract.bundle.job import MOST_GPUS, Job, check_stdin, check_time, check_workdir
 from deployer.contract.elf import machines
+from deployer.contract.site import caches
 from deployer.contract.site import links as linked
 from deployer.contract.site.plan import MPICH_ABI, NO_MPI
 from deployer.system import files
@@ -224,6 +225,9 @@ class JobDefinition(Model):
         links: files and folders of the bundle where the program looks for them: ``~/PATH`` in the private HOME
             (``~``: a folder with all its files), or a path below the job's folder; each leads to
             ``data/NAME/PATH`` or ``app/PATH``
+        keep: caches of compiled code that later jobs of the image find again: ``[triton, ~/.cache/mine]``; names set
+            the library's variable: cuda, cupy, jax, numba, torch-inductor, triton; others are folders in the private
+            HOME
     """
 
     many_lines = frozenset({"command", "environment", "fetch"})
@@ -244,6 +248,7 @@ class JobDefinition(Model):
 
     fetch: list[str] = []
     links: dict[str, str] = {}
+    keep: list[str] = []
 
     @model_validator(mode="after")
     def _ranks_have_gpus(self) -> "JobDefinition":
@@ -260,6 +265,14 @@ class JobDefinition(Model):
         except UsageError as error:
             raise ValueError(f"{error.message.partition(': ')[2]} ({error.hint})") from error
         return links
+
+    @model_validator(mode="after")
+    def _can_be_kept(self) -> "JobDefinition":
+        try:
+            caches.check(self.keep, list(self.links))
+        except UsageError as error:
+            raise Problems([(("keep",), f"{error.message.partition(': ')[2]} ({error.hint})")]) from error
+        return self
 
     @field_validator("environment")
     @classmethod
