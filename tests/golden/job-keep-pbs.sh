@@ -124,7 +124,7 @@ module load intel-mpi/2021.15 || { result hosts 1 --module intel-mpi/2021.15; ex
 # Home: a private folder of this job on each node, created in step 1.
 home=/tmp/deployer-home-$UID-$unique
 # Its caches of compiled code: where they are kept for later jobs, and their paths in it.
-keep=(--keep=/home/alice/deployer/caches/aaaa-2001 --keep=.triton/cache '--keep=-my cache'"'"'s')
+keep=(--keep=/home/alice/deployer/caches-2001/aaaa --keep=.triton/cache '--keep=-my cache'"'"'s')
 leave() {
     [ ! -d "$home" ] || "${tool[@]}" keep --home "$home" "${keep[@]}" </dev/null
     each rm -rf -- "$home" >/dev/null 2>&1 || rm -rf -- "$home"

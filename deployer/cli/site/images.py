@@ -12,7 +12,6 @@ from deployer.cli.site.meter import Meter
 from deployer.contract.base.errors import UsageError
 from deployer.contract.base.json_records import Record
 from deployer.contract.base.text import counted
-from deployer.site.container import caches
 from deployer.site.install import admit
 from deployer.site.install import gc as collecting
 from deployer.site.install import remove as removing
@@ -100,8 +99,7 @@ def _list(args: argparse.Namespace) -> None:
     current = set(newest.values())
     if args.json:
         records = [dict(image.receipt.record(), folder=image.folder) for image in images]
-        listed = [dict(record, current=record["folder"] in current) for record in records]
-        terminal.show_json({"images": listed, "caches": caches.size(where)})
+        terminal.show_json({"images": [dict(record, current=record["folder"] in current) for record in records]})
         return
     rows = []
     for image in images:
@@ -113,8 +111,6 @@ def _list(args: argparse.Namespace) -> None:
         terminal.show(*common.table(("", "DIGEST", "SIZE", "INSTALLED", "IMAGE"), rows, ("SIZE",)))
     if len(rows) > len(current):
         terminal.show("* the current image: NAME selects it; for others use NAME:VERSION or NAME@DIGEST")
-    if caches.size(where):
-        terminal.show(f"caches of compiled code: {space.human(caches.size(where))} in {where.caches}")
     if not images:
         terminal.tell(f"no image is installed under {where.root}")
 

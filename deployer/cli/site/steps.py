@@ -88,8 +88,7 @@ def add_parsers(subparsers: Any) -> None:
 
 
 def _add_keep(parser: argparse.ArgumentParser) -> None:
-    text = "first the folder of an image's caches, then paths in the home that are kept there"
-    common.add(parser, "--keep", "PATH", text, action="append", default=[])
+    common.add(parser, "--keep", "PATH", "archives of caches, then paths in the home", action="append", default=[])
 
 
 def _keep(args: argparse.Namespace) -> None:

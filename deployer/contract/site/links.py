@@ -5,7 +5,7 @@ beside their files, so a variable that points to a read-only folder does not hel
 file is a link to the data or the app of the bundle.
 """
 
-from typing import Dict, Iterable, List, Mapping, Optional, Tuple
+from typing import Dict, Iterable, List, Mapping, Tuple
 
 from deployer.contract.base.errors import UsageError
 from deployer.contract.site.plan import APP, DATA
@@ -29,17 +29,13 @@ def check(found: Mapping[str, str]) -> Mapping[str, str]:
     for place, source in found.items():
         check_place(place)
         check_source(source)
-    within = overlap(found)
-    if within:
-        raise UsageError("links: {} is within {}".format(*within), "link the files of the inner one apart")
+    places = sorted(place.split("/") for place in found)
+    for one, other in zip(places, places[1:]):
+        if other[: len(one)] == one:
+            raise UsageError(
+                "links: {} is within {}".format("/".join(other), "/".join(one)), "link the files of the inner one apart"
+            )
     return found
-
-
-def overlap(places: Iterable[str]) -> Optional[Tuple[str, str]]:
-    """Return a place that is within another one, and that one; None if there is none."""
-    parts = sorted(place.split("/") for place in places)
-    pairs = (("/".join(other), "/".join(one)) for one, other in zip(parts, parts[1:]) if other[: len(one)] == one)
-    return next(pairs, None)
 
 
 def check_place(place: str) -> None:

@@ -37,7 +37,7 @@ def find(store: Store, keep: int) -> List[Garbage]:
     """
     garbage = [
         Garbage(path, "left by an install, a removal or a run that was killed")
-        for folder in (store.root, store.images, store.layers, store.caches, store.jobs)
+        for folder in (store.root, store.images, store.layers, store.jobs)
         for path in unfinished.stale(folder)
     ]
     garbage += [Garbage(path, "left by a push that was not taken up again") for path in incoming.stale(store)]
@@ -56,7 +56,7 @@ def find(store: Store, keep: int) -> List[Garbage]:
     going = {item.path for item in garbage if not item.spared}
     unused = layers.unused(store, going)
     garbage += [Garbage(path, "no image needs this layer") for path in unused]
-    return garbage + [Garbage(path, "caches of an image that is gone") for path in caches.unused(store, unused)]
+    return garbage + [Garbage(path, "compiled for an image that is gone") for path in caches.unused(store, unused)]
 
 
 def collect(garbage: List[Garbage]) -> List[Garbage]:

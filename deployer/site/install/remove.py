@@ -33,7 +33,7 @@ def remove(store: Store, image: InstalledImage, force: bool = False) -> None:
         unfinished.discard(image.folder)
         layers.release(store)
         for path in caches.unused(store):
-            unfinished.discard(path)
+            os.unlink(path)
 
 
 def check_unused(store: Store, image: InstalledImage) -> None:

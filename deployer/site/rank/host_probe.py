@@ -26,11 +26,7 @@ _PATIENCE = 300.0
 
 
 def host(
-    out: str,
-    library: Optional[str],
-    own: Optional[str] = None,
-    reader: Sequence[str] = (),
-    keep: Sequence[str] = (),
+    out: str, library: Optional[str], own: Optional[str] = None, reader: Sequence[str] = (), keep: Sequence[str] = ()
 ) -> HostRecord:
     """Write this node's record into ``out``, a folder of the job.
 
@@ -41,7 +37,7 @@ def host(
         own: the home to make for the job on this node.
         reader: a command that prints the image's canary in a container; empty for none. It runs only if the node has
             everything that the container needs.
-        keep: the folder of the image's caches, and the paths in ``own`` to which they go; empty: none.
+        keep: the beginning of the image's archives, and the paths in ``own`` to which they go; empty: none.
     """
     job = os.path.dirname(os.path.abspath(out))
     launch = result.launch(job) if files.exists(os.path.join(job, result.LAUNCH_FILE)) else None
@@ -60,17 +56,12 @@ def host(
             from deployer.site.container import caches
 
             caches.restore(own, keep[0], keep[1:])
-            if is_first():  # which saves them, after the ranks
+            if os.environ.get("SLURM_NODEID") == "0":  # this node saves them, after the ranks
                 os.mkdir(own + KEPT)
         return _record(out, launch, library, reader)
     except BaseException:
         files.remove_tree(own)
         raise
-
-
-def is_first() -> bool:
-    """Return whether this is the job's first node, in a step of Slurm."""
-    return os.environ.get("SLURM_NODEID") == "0"
 
 
 def _has_ended(job: str) -> bool:

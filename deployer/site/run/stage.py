@@ -36,8 +36,7 @@ from deployer.site.container import caches, container, node_folder
 from deployer.site.container.runtimes import charliecloud
 from deployer.site.install import bytecode, content, kit, mount_points, squash
 from deployer.site.jobs import result
-from deployer.site.rank import host_probe
-from deployer.site.rank.payload_monitor import GRACE
+from deployer.site.rank import host_probe, payload_monitor
 from deployer.site.run.job_script.staging_script import BEGIN, EVIDENCE, ROOTFS, STUBS, TEMPORARY, TOOL
 from deployer.site.storage import space
 from deployer.site.storage.store import ENGINE, VARIANTS, WHEELS, InstalledImage, Store
@@ -79,7 +78,7 @@ class StageRequest(NamedTuple):
         reader: a command that prints the canary of the image from a container; empty if there is none.
         hosts: the job's folder for the facts of this node, which are written first; None: they exist already.
         library: the plan's MPI on the host, or None.
-        keep: the folder of the image's caches and the paths in the home that are kept there; empty: none.
+        keep: the beginning of the image's archives and the paths in the home that are kept there; empty: none.
     """
 
     image: str
@@ -166,7 +165,7 @@ def stage(request: StageRequest) -> int:
         terminal.complain(error.lines())
     finally:
         if request.home:
-            if request.keep and host_probe.is_first():
+            if request.keep and files.lexists(request.home + payload_monitor.KEPT):
                 caches.save(request.home, request.keep[0], request.keep[1:])
             files.remove_tree(request.home)
     return 0
@@ -194,7 +193,7 @@ def _hold(request: StageRequest) -> None:
             while signal.sigwait(_SIGNALS) == signal.SIGUSR1:
                 _publish(request)
                 _answer(0, "")
-            until = time.time() + GRACE
+            until = time.time() + payload_monitor.GRACE
             while users(request.into, root) and time.time() < until:
                 time.sleep(0.1)
             if request.packed:

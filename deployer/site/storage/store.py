@@ -10,7 +10,7 @@
                                         the plans that were sent later
         ROOT/layers/KEY-UID/            a layer: rootfs/, or the overlays wheels/ variants/, shared between images with
                                         the same content (layers.py)
-    ROOT/caches/KEY-UID/            caches of compiled code that jobs keep (container/caches.py)
+    ROOT/caches-UID/                caches of compiled code that a user's jobs keep (container/caches.py)
     ROOT/jobs/JOB/                  a job: job.sh, job.json, logs, ranks/, result.json
     ROOT/incoming/                  arriving bundles; never read under a final name
     ROOT/logs/                      a log file per command
@@ -204,7 +204,7 @@ class Store:
         self.bundles = os.path.join(root, "bundles")
         self.images = os.path.join(root, "images")
         self.layers = os.path.join(root, LAYERS)
-        self.caches = os.path.join(root, "caches")
+        self.caches = os.path.join(root, "caches-%d" % os.getuid())
         self.jobs = os.path.join(root, "jobs")
         self.incoming = os.path.join(root, "incoming")
         self.logs = os.path.join(root, "logs")

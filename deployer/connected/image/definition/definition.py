@@ -15,8 +15,8 @@ from deployer.contract.base import variables
 from deployer.contract.base.errors import UsageError
 from deployer.contract.bundle.job import MOST_GPUS, Job, check_stdin, check_time, check_workdir
 from deployer.contract.elf import machines
-from deployer.contract.site import caches
 from deployer.contract.site import links as linked
+from deployer.contract.site.caches import check as check_caches
 from deployer.contract.site.plan import MPICH_ABI, NO_MPI
 from deployer.system import files
 
@@ -248,7 +248,7 @@ class JobDefinition(Model):
 
     fetch: list[str] = []
     links: dict[str, str] = {}
-    keep: list[str] = []
+    keep: Annotated[list[str], unless_refused(check_caches)] = []
 
     @model_validator(mode="after")
     def _ranks_have_gpus(self) -> "JobDefinition":
@@ -265,14 +265,6 @@ class JobDefinition(Model):
         except UsageError as error:
             raise ValueError(f"{error.message.partition(': ')[2]} ({error.hint})") from error
         return links
-
-    @model_validator(mode="after")
-    def _can_be_kept(self) -> "JobDefinition":
-        try:
-            caches.check(self.keep, list(self.links))
-        except UsageError as error:
-            raise Problems([(("keep",), f"{error.message.partition(': ')[2]} ({error.hint})")]) from error
-        return self
 
     @field_validator("environment")
     @classmethod

@@ -61,7 +61,7 @@ class Inputs(NamedTuple):
         gpus: the GPUs of each rank, for `rank` (``gpus.word``); empty: all.
         own_launcher: the image's launcher, if it starts the ranks.
         tasks: the tasks of a group; None: the job is not one.
-        keep: the folder of the image's caches and the paths in the home that are kept there; empty: none.
+        keep: the beginning of the image's archives and the paths in the home that are kept there; empty: none.
     """
 
     launch: Launch

@@ -66,7 +66,7 @@ def ranks_container(resolved: ResolvedRun, chosen: Chosen, folder: str, users: S
         given = {*plan.environment, *job.environment, *settled.environment}
         rendezvous_names = [name for name in rendezvous.NAMES if name not in given]
         environment = {name: value for name, value in environment.items() if name not in rendezvous_names}
-        for name, path in caches.variables(job.keep).items():
+        for path, name in (caches.KNOWN[entry] for entry in job.keep if entry in caches.KNOWN):
             if name not in given:  # an image cannot know the home, which every job has anew
                 environment[name] = joined([environment["HOME"], "/" + path])
         if resolved.manifest.image.python is None:

@@ -13,7 +13,6 @@ from deployer.contract.rules import hostfiles
 from deployer.contract.rules.verdict import REFUSE
 from deployer.contract.site import links as linked
 from deployer.contract.site import plan as plans
-from deployer.contract.site.caches import paths as cache_paths
 from deployer.contract.site.plan import Bind, Plan
 from deployer.contract.site.speed import ExpectedNetwork
 from deployer.site.container import caches, container, links
@@ -55,6 +54,7 @@ def render(resolved: ResolvedRun, chosen: Chosen) -> jobfolder.JobFolder:
         command.refuse(installed, image, plan, job, ranks.binds)
     python = pythons.choose(plan.python)
     near = near_gpus(resolved, chosen.start_option)
+    private = contained and resolved.request.home.chosen is None  # a chosen home keeps everything itself
     inputs = script.Inputs(
         launch=_launch(resolved, chosen, name, ranks, users),
         layout=settled.layout,
@@ -75,7 +75,7 @@ def render(resolved: ResolvedRun, chosen: Chosen) -> jobfolder.JobFolder:
         gpus=gpus.word(job.gpus, plan, near) if job.gpus else "",
         own_launcher=chosen.own,
         tasks=resolved.request.tasks,
-        keep=_kept(resolved, ranks),
+        keep=caches.words(store, installed, job.keep) if private else [],
     )
     return jobfolder.JobFolder(inputs.launch, script.render(inputs), script.agent(inputs), tasks=resolved.request.tasks)
 
@@ -123,17 +123,6 @@ def _launch(resolved: ResolvedRun, chosen: Chosen, name: str, ranks: Container, 
         network=_expected(resolved),
         accept=tuple(resolved.request.accept),
     )
-
-
-def _kept(resolved: ResolvedRun, ranks: Container) -> List[str]:
-    """Return the folder of the image's caches and the paths in the home that are kept there; empty if none are.
-
-    A home that the user chose keeps everything itself.
-    """
-    paths = cache_paths(resolved.settled.job.keep)
-    kept = caches.folder(resolved.store, resolved.installed)
-    private = container.needs_home(ranks) and resolved.request.home.chosen is None
-    return [kept, *paths] if kept and paths and private else []
 
 
 def _expected(resolved: ResolvedRun) -> Optional[ExpectedNetwork]:

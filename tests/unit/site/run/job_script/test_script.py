@@ -167,7 +167,7 @@ def inside(shown, own, launcher="mpiexec.hydra", **values):
 MPICH = ImageLauncher("/usr/bin/mpiexec.hydra", "mpich", "")
 OPEN_MPI = ImageLauncher("/usr/bin/mpirun.openmpi", "openmpi", "4")
 
-KEEP = ["/home/alice/deployer/caches/aaaa-2001", ".triton/cache", "-my cache's"]
+KEEP = ["/home/alice/deployer/caches-2001/aaaa", ".triton/cache", "-my cache's"]
 
 CASES = {
     "inside": inside(made.PLAN, MPICH),
