@@ -35,8 +35,8 @@ def field(points):
     total = numpy.zeros(points.shape[0])
     for i in range(points.shape[0]):
         d = numpy.sqrt(((points - points[i]) ** 2).sum(axis=1))
-        total[i] = numpy.sort(d)[:8].mean() + numpy.median(d) + numpy.exp(-d).std()
-    return numpy.convolve(total, numpy.ones(5))
+        total[i] = numpy.sort(d)[:8].mean()
+    return total
 
 begun = time.perf_counter()
 field(numpy.random.rand(20, 3))

@@ -127,13 +127,10 @@ def form(pattern: str, words: str, max_length: int | None = None) -> StringConst
 Sha256 = Annotated[str, form(r"^[0-9a-f]{64}$", "64 hexadecimal digits in lower case, as sha256sum prints them")]
 
 
-_T = TypeVar("_T")
-
-
-def unless_refused(check: Callable[[_T], _T]) -> AfterValidator:
+def unless_refused(check: Callable[[Any], Any]) -> AfterValidator:
     """Return a validator that returns what ``check`` returns, and fails if it raises UsageError."""
 
-    def validate(value: _T) -> _T:
+    def validate(value: Any) -> Any:
         try:
             return check(value)
         except UsageError as error:  # pydantic collects ValueErrors and reports all of them at once

@@ -101,8 +101,9 @@ def uninstall(store: Store, with_jobs: bool = False, force: bool = False) -> Lis
             check_unused(store, image)
     with files.errors_named("remove " + store.root):
         unfinished.reap(store.root)
-        folders = [store.images, store.layers, store.caches, store.bundles, store.incoming]
-        for folder in folders + ([store.jobs] if with_jobs else []):
+        for folder in [store.images, store.layers, store.caches, store.bundles, store.incoming] + [
+            store.jobs
+        ] * with_jobs:
             unfinished.discard(folder)
         shutil.rmtree(store.logs, ignore_errors=True)
         # The running program is removed last: a second attempt needs it.
