@@ -47,8 +47,7 @@ def words(store: Store, installed: InstalledImage, kept: Sequence[str]) -> List[
 def unused(store: Store, without: Collection[str] = ()) -> List[str]:
     """Return this user's archives whose layer is gone, or among the folders ``without``."""
     there = {name.partition("-")[0] for name in files.names(store.layers) if f"{store.layers}/{name}" not in without}
-    names = (name for name in files.names(store.caches) if name.partition("-")[0] not in there)
-    return [os.path.join(store.caches, name) for name in names]
+    return [f"{store.caches}/{name}" for name in files.names(store.caches) if name.partition("-")[0] not in there]
 
 
 def archive(begin: str, sys: str = "/sys", proc: str = "/proc") -> str:

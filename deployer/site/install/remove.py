@@ -101,10 +101,9 @@ def uninstall(store: Store, with_jobs: bool = False, force: bool = False) -> Lis
             check_unused(store, image)
     with files.errors_named("remove " + store.root):
         unfinished.reap(store.root)
-        for folder in [store.images, store.layers, store.caches, store.bundles, store.incoming] + [
-            store.jobs
-        ] * with_jobs:
+        for folder in [store.images, store.layers, store.bundles, store.incoming] + ([store.jobs] if with_jobs else []):
             unfinished.discard(folder)
+        shutil.rmtree(store.caches, ignore_errors=True)
         shutil.rmtree(store.logs, ignore_errors=True)
         # The running program is removed last: a second attempt needs it.
         if files.lexists(store.tool):
