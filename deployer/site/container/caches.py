@@ -78,7 +78,8 @@ def restore(home: str, begin: str, paths: Sequence[str]) -> None:
 
 def save(home: str, begin: str, paths: Sequence[str]) -> None:
     """Add the files below ``paths`` of an ended job's home to the kept ones, and replace those that changed."""
-    top, path = os.path.realpath(home), archive(begin)
+    # By now, the home itself may be a link.
+    top, path = os.path.join(os.path.realpath(os.path.dirname(home)), os.path.basename(home)), archive(begin)
     with _only_warned("keep"):
         old: Dict[str, Tuple[int, float]] = {}
         with suppress(OSError, tarfile.TarError, ValueError, IntegrityError):  # damaged: it is replaced
@@ -94,8 +95,8 @@ def save(home: str, begin: str, paths: Sequence[str]) -> None:
         os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
         node_folder.check(os.path.dirname(path))
         with files.published(path, 0o600) as stream, tarfile.open(fileobj=stream, mode="w") as target:
-            for name, facts in new.items():
-                _add(target, top, name, facts)
+            for item in new.items():
+                _add(target, top, *item)
             for member, content in _members(path) if old else ():
                 if member.name in old and member.name not in new:
                     target.addfile(member, content)

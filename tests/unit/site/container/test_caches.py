@@ -148,7 +148,32 @@ def test_neither_links_nor_special_files_nor_odd_names_are_kept(tmp_path, kept, 
     assert restored(tmp_path, kept) == {"own/good": "good", "own/" + "x" * 255: ""}
 
 
-def test_a_home_that_became_a_link_is_not_followed(tmp_path, kept):
+@pytest.mark.parametrize("swapped", ["before", "between"])
+def test_a_home_that_became_a_link_is_not_followed(tmp_path, kept, monkeypatch, swapped):
+    secret, job = home(tmp_path, "secret", key="secret"), home(tmp_path, "job", key="public")
+    for path in (secret, job):
+        os.utime(str(path / "own/key"), (1, 1))  # of the same size, too
+
+    def swap():
+        job.rename(tmp_path / "moved")
+        os.symlink(str(secret), str(job))
+
+    listed = caches._found
+
+    def then_swapped(*words):
+        found = listed(*words)
+        swap()
+        return found
+
+    if swapped == "before":
+        swap()
+    else:
+        monkeypatch.setattr(caches, "_found", then_swapped)
+    saved(job, kept)
+    assert restored(tmp_path, kept) == {}
+
+
+def test_a_folder_that_became_a_link_is_not_followed(tmp_path, kept):
     real = home(tmp_path, "real", a="1")
     os.symlink(str(real / "own"), str(tmp_path / "own"))
     caches.save(str(tmp_path), str(kept), ["own"])
