@@ -60,7 +60,7 @@ PATHS = (
 )  # fmt: skip
 
 #: Commands that job.sh calls on every node; people do not call them.
-FOR_JOBS = ("probe", "result", "stage", "shield", "start", "again", "inside", "jupyter")
+FOR_JOBS = ("probe", "result", "stage", "shield", "start", "again", "keep", "inside", "jupyter")
 #: These commands, and those that push calls.
 INTERNAL = dict(dict.fromkeys(FOR_JOBS, "site.steps"), known="site.transfers", take="site.transfers",
                 notebook="site.jobs")  # fmt: skip

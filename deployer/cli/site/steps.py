@@ -1,4 +1,4 @@
-"""The commands that job.sh calls: probe, result, start, again, shield, inside, stage, jupyter.
+"""The commands that job.sh calls: probe, result, start, again, keep, shield, inside, stage, jupyter.
 
 All ranks of a job wait for them, so this module imports little, and imports a command's modules only when the command
 runs. ``rank`` and a rank's probe do not use this module: see ``deployer.site.rank.first_module``.
@@ -29,6 +29,7 @@ def add_parsers(subparsers: Any) -> None:
     parser.add_argument("--out", required=True, metavar="DIR")
     common.add(parser, "--library", "FILE", "the plan's MPI on the host")
     common.add(parser, "--home", "DIR", "make this folder as the job's home on the node")
+    _add_keep(parser)
     parser.set_defaults(after_dashes="a command that prints the image's canary, from a container")
     parser = add("result", _result, "Called by job.sh: judge the evidence and write result.json.")
     parser.add_argument("folder", metavar="JOBDIR")
@@ -51,6 +52,9 @@ def add_parsers(subparsers: Any) -> None:
     common.add(parser, "--array", "N", "the array of the group whose task starts")
     parser = add("again", _again, "Called by job.sh: submit the job that continues this one.")
     parser.add_argument("folder", metavar="JOBDIR")
+    parser = add("keep", _keep, "Called by job.sh: keep the caches of the job's home.")
+    parser.add_argument("--home", metavar="DIR", required=True)
+    _add_keep(parser)
     parser = add("shield", _shield, "Called by job.sh: become COMMAND, with SIGTERM blocked.")
     parser.epilog = "shield -- COMMAND [ARG...]"
     parser = add("inside", _inside, "Called by job.sh: start the image's own launcher in one container per node.")
@@ -74,12 +78,23 @@ def add_parsers(subparsers: Any) -> None:
         parser.add_argument("--" + name)
     parser.add_argument("--kit", default="")
     parser.add_argument("--home", help="remove this folder at the end")
+    _add_keep(parser)
     common.add(parser, "--hosts", "DIR", "first write the facts of this node there, and make the home")
     parser.add_argument("--library", help="the plan's MPI on the host")
     parser.add_argument("--mount-point", action="append", default=[], dest="mounts", help="make it in the image")
     text = "the first N words after -- are the command that reads the canary"
     common.add(parser, "--reader", "N", text, type=int, default=0)
     add("jupyter", _jupyter, "Called by the job of a notebook: run Jupyter in the container.")
+
+
+def _add_keep(parser: argparse.ArgumentParser) -> None:
+    common.add(parser, "--keep", "PATH", "archives of caches, then paths in the home", action="append", default=[])
+
+
+def _keep(args: argparse.Namespace) -> None:
+    from deployer.site.container import caches
+
+    caches.save(args.home, args.keep[0], args.keep[1:])
 
 
 def _jupyter(_: argparse.Namespace) -> int:
@@ -92,7 +107,7 @@ def _probe(args: argparse.Namespace) -> None:
     if args.host:
         from deployer.site.rank import host_probe
 
-        host_probe.host(args.out, args.library, args.home, args.rest)
+        host_probe.host(args.out, args.library, args.home, args.rest, args.keep)
     else:
         from deployer.site.rank import meeting
 

@@ -127,12 +127,12 @@ def form(pattern: str, words: str, max_length: int | None = None) -> StringConst
 Sha256 = Annotated[str, form(r"^[0-9a-f]{64}$", "64 hexadecimal digits in lower case, as sha256sum prints them")]
 
 
-def unless_refused(check: Callable[[str], str]) -> AfterValidator:
+def unless_refused(check: Callable[[Any], Any]) -> AfterValidator:
     """Return a validator that returns what ``check`` returns, and fails if it raises UsageError."""
 
-    def validate(text: str) -> str:
+    def validate(value: Any) -> Any:
         try:
-            return check(text)
+            return check(value)
         except UsageError as error:  # pydantic collects ValueErrors and reports all of them at once
             raise ValueError(f"{error.message} ({error.hint})") from error
 

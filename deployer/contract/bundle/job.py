@@ -8,6 +8,7 @@ from deployer.contract.base.errors import UsageError
 from deployer.contract.base.guess import guess
 from deployer.contract.base.json_records import Fields, Record
 from deployer.contract.base.text import counted, is_label
+from deployer.contract.site import caches
 from deployer.contract.site import links as linked
 from deployer.contract.site.plan import APP
 
@@ -44,6 +45,7 @@ class Job(NamedTuple):
         launch: what starts on a node: one of ``LAUNCHES``.
         gpus: the number of GPUs that each rank sees; 0: it uses none; None: all the job's GPUs on its node.
         links: files and folders of the data or the app, by the place where the program expects them (``links``).
+        keep: caches of compiled code for later jobs (``caches``).
     """
 
     name: str
@@ -59,6 +61,7 @@ class Job(NamedTuple):
     launch: str = RANKS
     gpus: Optional[int] = None
     links: Mapping[str, str] = {}
+    keep: Sequence[str] = ()
 
     def record(self) -> Record:
         """Return the job as a JSON object."""
@@ -103,6 +106,7 @@ class Job(NamedTuple):
             environment=environment,
             launch=launch,
             links=_checked(fields, "links", fields.mapping("links"), linked.check) if "links" in fields.record else {},
+            keep=_checked(fields, "keep", fields.words("keep"), caches.check) if "keep" in fields.record else (),
         )
 
 

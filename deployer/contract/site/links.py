@@ -43,7 +43,7 @@ def check_place(place: str) -> None:
     if place == HOME_ITSELF:
         return
     below = place[len(HOME) :] if place.startswith(HOME) else place
-    if not _is_below(below) or below.startswith("~"):
+    if not is_below(below) or below.startswith("~"):
         raise UsageError(
             f"links: invalid place: {place!r}", "write ~, ~/PATH, or a path below the job's folder, without .."
         )
@@ -55,7 +55,7 @@ def check_place(place: str) -> None:
 def check_source(source: str) -> None:
     """Raise UsageError unless ``source`` is in the bundle's data or app."""
     kind, slash, below = source.partition("/")
-    if kind not in _SOURCES or not _is_below(below or ("" if slash or kind == "data" else "app")):
+    if kind not in _SOURCES or not is_below(below or ("" if slash or kind == "data" else "app")):
         raise UsageError(f"links: invalid source: {source!r}", "write data/NAME, data/NAME/PATH or app/PATH; " + _HINT)
 
 
@@ -79,7 +79,7 @@ def check_made(found: Dict[str, str]) -> Dict[str, str]:
     """Return the links in one folder, target by path, from a job's record. Raises UsageError."""
     for place, path in found.items():
         inside = any(path == top or path.startswith(top + "/") for top in _SOURCES.values())
-        if not _is_below(place) or not inside or ".." in path.split("/"):
+        if not is_below(place) or not inside or ".." in path.split("/"):
             raise UsageError(
                 f"invalid link: {place!r} to {path!r}",
                 "rename the file: a path has printable characters, at most %d of them" % _MAX_PATH,
@@ -87,7 +87,7 @@ def check_made(found: Dict[str, str]) -> Dict[str, str]:
     return found
 
 
-def _is_below(path: str) -> bool:
+def is_below(path: str) -> bool:
     """Return whether a path, as written, stays below its folder."""
     parts: List[str] = path.split("/")
     return path.isprintable() and len(path) <= _MAX_PATH and not {"", ".", ".."} & set(parts)

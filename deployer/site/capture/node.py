@@ -54,15 +54,20 @@ def _affinity(sys: str, domains: Dict[int, str], count: Optional[int]) -> List[R
 
     GPUs are numbered by PCI address, as drivers count them.
     """
-    paths = sorted(glob.glob(os.path.join(sys, "bus/pci/devices/*")))
-    shown = [path for path in paths if read_word(path, "class").startswith(_GPU_CLASSES)]
-    near = [read_word(path, "numa_node") for path in shown if read_word(path, "vendor") in _GPU_VENDORS]
+    near = [read_word(path, "numa_node") for path in gpu_paths(sys)]
     if len(near) != count or not {*near} <= {*map(str, domains)}:
         return []
     return [
         {"numa_domain": number, "gpus": [at for at, own in enumerate(near) if own == str(number)], "cpus": cpus}
         for number, cpus in domains.items()
     ]
+
+
+def gpu_paths(sys: str) -> List[str]:
+    """Return the PCI devices that are GPUs of NVIDIA, AMD or Intel, as folders below ``sys``."""
+    paths = sorted(glob.glob(os.path.join(sys, "bus/pci/devices/*")))
+    shown = [path for path in paths if read_word(path, "class").startswith(_GPU_CLASSES)]
+    return [path for path in shown if read_word(path, "vendor") in _GPU_VENDORS]
 
 
 def _cores(sys: str) -> Dict[Tuple[str, ...], int]:

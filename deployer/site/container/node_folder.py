@@ -46,10 +46,8 @@ def is_own(path: str) -> bool:
 
 
 def own(begin: str) -> Iterator[str]:
-    """Yield this user's private folders: their paths are ``begin``, the user's number, a hyphen, and any characters."""
-    for path in glob.glob("%s%d-*" % (glob.escape(begin), os.getuid())):
-        if is_own(path):
-            yield path
+    """Return this user's private folders whose paths are ``begin``, the user's number, a hyphen, and any characters."""
+    return filter(is_own, glob.glob("%s%d-*" % (glob.escape(begin), os.getuid())))
 
 
 def age(path: str) -> float:

@@ -5,6 +5,7 @@ from contextlib import suppress
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from deployer.contract.base.errors import DeployerError, Refused, Unknown
+from deployer.site.container import caches
 from deployer.site.container.node_folder import age
 from deployer.site.install import incoming
 from deployer.site.install.remove import check_rest, check_unused
@@ -35,8 +36,8 @@ def find(store: Store, keep: int) -> List[Garbage]:
     """Return the files and folders that can be removed under the root folder.
 
     These are leftovers of interrupted installs and pushes, bundles except the last of each name, images except the
-    newest ``keep`` of each name, and layers that no other image needs. An image is listed as spared if a job uses it or
-    another bundle needs its data.
+    newest ``keep`` of each name, layers that no other image needs, and their caches. An image is listed as spared if a
+    job uses it or another bundle needs its data.
     """
     garbage = [
         Garbage(path, "left by an install, a removal or a run that was killed")
@@ -60,7 +61,9 @@ def find(store: Store, keep: int) -> List[Garbage]:
             reason = "%s:%s, not among the newest %d of its name" % (name, image.receipt.version, keep)
             garbage.append(Garbage(image.folder, reason, _use(store, image)))
     going = {item.path for item in garbage if not item.spared}
-    return garbage + [Garbage(path, "no image needs this layer") for path in layers.unused(store, going)]
+    unused = layers.unused(store, going)
+    garbage += [Garbage(path, "no image needs this layer") for path in unused]
+    return garbage + [Garbage(path, "compiled for an image that is gone") for path in caches.unused(store, unused)]
 
 
 def collect(garbage: List[Garbage]) -> List[Garbage]:

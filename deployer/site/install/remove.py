@@ -6,6 +6,7 @@ from typing import Callable, List, Sequence
 
 from deployer.contract.base.errors import MissingTool, Refused, TransferError, Unknown, UsageError
 from deployer.contract.proof.evidence import Launch
+from deployer.site.container import caches
 from deployer.site.jobs import jobs, result
 from deployer.site.storage import data, layers, unfinished
 from deployer.site.storage.store import InstalledImage, Store
@@ -13,7 +14,7 @@ from deployer.system import files
 
 
 def remove(store: Store, image: InstalledImage, force: bool = False) -> None:
-    """Remove an installed image, and its layer if no other image needs it; names first, then contents.
+    """Remove an installed image, and its layer and caches if no other image needs them; names first, then contents.
 
     Args:
         force: do not check for jobs that use it.
@@ -31,6 +32,8 @@ def remove(store: Store, image: InstalledImage, force: bool = False) -> None:
     with files.errors_named("remove " + image.folder):
         unfinished.discard(image.folder)
         layers.release(store)
+        for path in caches.unused(store):
+            os.unlink(path)
 
 
 def check_unused(store: Store, image: InstalledImage) -> None:
@@ -101,6 +104,7 @@ def uninstall(store: Store, with_jobs: bool = False, force: bool = False) -> Lis
         made = [store.images, store.layers, store.bundles, store.incoming, store.scans]
         for folder in made + ([store.jobs] if with_jobs else []):
             unfinished.discard(folder)
+        shutil.rmtree(store.caches, ignore_errors=True)
         shutil.rmtree(store.logs, ignore_errors=True)
         # The running program is removed last: a second attempt needs it.
         if files.lexists(store.tool):

@@ -16,6 +16,7 @@ from deployer.site.capture.tools import read_word
 from deployer.site.jobs import result
 from deployer.site.rank import interfaces
 from deployer.site.rank.node_records import node_name
+from deployer.site.rank.payload_monitor import KEPT
 from deployer.system import elf, files, process
 
 #: Folders on a node to which runtimes write.
@@ -24,7 +25,9 @@ _PLACES = ("/tmp", "/dev/shm", "/var/tmp")  # noqa: S108
 _PATIENCE = 300.0
 
 
-def host(out: str, library: Optional[str], own: Optional[str] = None, reader: Sequence[str] = ()) -> HostRecord:
+def host(
+    out: str, library: Optional[str], own: Optional[str] = None, reader: Sequence[str] = (), keep: Sequence[str] = ()
+) -> HostRecord:
     """Write this node's record into ``out``, a folder of the job.
 
     The host paths that the job binds are in its job.json.
@@ -34,12 +37,13 @@ def host(out: str, library: Optional[str], own: Optional[str] = None, reader: Se
         own: the home to make for the job on this node.
         reader: a command that prints the image's canary in a container; empty for none. It runs only if the node has
             everything that the container needs.
+        keep: the beginning of the image's archives, and the paths in ``own`` to which they go; empty: none.
     """
     job = os.path.dirname(os.path.abspath(out))
     launch = result.launch(job) if files.exists(os.path.join(job, result.LAUNCH_FILE)) else None
     if not own:
         return _record(out, launch, library, reader)
-    from deployer.site.container import home
+    from deployer.site.container import caches, home
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
@@ -48,6 +52,10 @@ def host(out: str, library: Optional[str], own: Optional[str] = None, reader: Se
             from deployer.site.container import links  # imports many modules, and most jobs have no links
 
             links.make(own, launch.links)
+        if keep:
+            caches.restore(own, keep[0], keep[1:])
+            if os.environ.get("SLURM_NODEID") == "0":  # this node saves them, after the ranks
+                os.mkdir(own + KEPT)
         return _record(out, launch, library, reader)
     except BaseException:
         files.remove_tree(own)

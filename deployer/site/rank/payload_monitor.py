@@ -30,6 +30,8 @@ _FIRST, _SEARCHING, _SEEN = 0.02, 0.25, 30.0
 _GROWTH = 1.25
 #: Seconds between the payload's failure and the end of this process.
 _LAST_WORDS = 1.0
+#: Made in a home that job.sh removes itself, after it has saved caches from it.
+KEPT = "/.deployer-kept"
 #: Seconds between two attempts to warn a payload that does not handle the signal yet.
 _UNHEARD = 1.0
 #: Seconds from the mapping of a payload's first MPI library to its warning. MPICH and its relatives handle SIGUSR1 from
@@ -388,7 +390,7 @@ def leave(home: "Optional[str]") -> None:
 
     Slurm then starts no further step that could remove it, and kills all ranks when the first one ends.
     """
-    if home:
+    if home and not os.path.lexists(home + KEPT):  # noqa: TID251 (a damaged home is removed later)
         from deployer.contract.base.errors import DeployerError
         from deployer.system import files
 

@@ -32,12 +32,11 @@ from deployer.contract.bundle.manifest import DATA_PREFIX, KIT_PREFIX, Manifest
 from deployer.contract.proof import evidence
 from deployer.contract.site import plan as plans
 from deployer.contract.site.choose import Obstacle, StagingNeed
-from deployer.site.container import container, node_folder
+from deployer.site.container import caches, container, node_folder
 from deployer.site.container.runtimes import charliecloud
 from deployer.site.install import bytecode, content, kit, mount_points, squash
 from deployer.site.jobs import result
-from deployer.site.rank import host_probe
-from deployer.site.rank.payload_monitor import GRACE
+from deployer.site.rank import host_probe, payload_monitor
 from deployer.site.run.job_script.staging_script import BEGIN, EVIDENCE, ROOTFS, STUBS, TEMPORARY, TOOL
 from deployer.site.storage import space
 from deployer.site.storage.store import ENGINE, VARIANTS, WHEELS, InstalledImage, Store
@@ -79,6 +78,7 @@ class StageRequest(NamedTuple):
         reader: a command that prints the canary of the image from a container; empty if there is none.
         hosts: the job's folder for the facts of this node, which are written first; None: they exist already.
         library: the plan's MPI on the host, or None.
+        keep: the beginning of the image's archives and the paths in the home that are kept there; empty: none.
     """
 
     image: str
@@ -97,6 +97,7 @@ class StageRequest(NamedTuple):
     reader: Sequence[str] = ()
     hosts: Optional[str] = None
     library: Optional[str] = None
+    keep: Sequence[str] = ()
 
     @property
     def packed(self) -> bool:
@@ -164,6 +165,8 @@ def stage(request: StageRequest) -> int:
         terminal.complain(error.lines())
     finally:
         if request.home:
+            if request.keep and files.lexists(request.home + payload_monitor.KEPT):
+                caches.save(request.home, request.keep[0], request.keep[1:])
             files.remove_tree(request.home)
     return 0
 
@@ -190,7 +193,7 @@ def _hold(request: StageRequest) -> None:
             while signal.sigwait(_SIGNALS) == signal.SIGUSR1:
                 _publish(request)
                 _answer(0, "")
-            until = time.time() + GRACE
+            until = time.time() + payload_monitor.GRACE
             while users(request.into, root) and time.time() < until:
                 time.sleep(0.1)
             if request.packed:
@@ -200,7 +203,7 @@ def _hold(request: StageRequest) -> None:
 
 def _is_wanted(request: StageRequest, hosts: str) -> bool:
     """Write the facts of this node and answer; return whether to stage the image, which SIGUSR1 requests."""
-    host_probe.host(hosts, request.library, request.home)
+    host_probe.host(hosts, request.library, request.home, keep=request.keep)
     private = os.path.dirname(request.into)
     if request.sent:  # the scheduler sends it before the signal
         node_folder.make(private, _HINT)

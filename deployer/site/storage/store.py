@@ -10,6 +10,7 @@
                                         the plans that were sent later
         ROOT/layers/KEY-UID/            a layer: rootfs/, or the overlays wheels/ variants/, shared between images with
                                         the same content (layers.py)
+    ROOT/caches-UID/                caches of compiled code that a user's jobs keep (container/caches.py)
     ROOT/jobs/JOB/                  a job: job.sh, job.json, logs, ranks/, result.json
     ROOT/scans/DIGEST.json          the scan of a bundle, as it was signed
     ROOT/incoming/                  arriving bundles; never read under a final name
@@ -204,6 +205,7 @@ class Store:
         self.bundles = os.path.join(root, "bundles")
         self.images = os.path.join(root, "images")
         self.layers = os.path.join(root, LAYERS)
+        self.caches = os.path.join(root, "caches-%d" % os.getuid())
         self.jobs = os.path.join(root, "jobs")
         self.incoming = os.path.join(root, "incoming")
         self.scans = os.path.join(root, "scans")

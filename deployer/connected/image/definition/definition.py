@@ -16,6 +16,7 @@ from deployer.contract.base.errors import UsageError
 from deployer.contract.bundle.job import MOST_GPUS, Job, check_stdin, check_time, check_workdir
 from deployer.contract.elf import machines
 from deployer.contract.site import links as linked
+from deployer.contract.site.caches import check as check_caches
 from deployer.contract.site.plan import MPICH_ABI, NO_MPI
 from deployer.system import files
 
@@ -224,6 +225,9 @@ class JobDefinition(Model):
         links: files and folders of the bundle where the program looks for them: ``~/PATH`` in the private HOME
             (``~``: a folder with all its files), or a path below the job's folder; each leads to
             ``data/NAME/PATH`` or ``app/PATH``
+        keep: caches of compiled code that later jobs of the image find again: ``[triton, ~/.cache/mine]``; names set
+            the library's variable: cuda, cupy, numba, torch-inductor, triton; others are folders in the private
+            HOME
     """
 
     many_lines = frozenset({"command", "environment", "fetch"})
@@ -244,6 +248,7 @@ class JobDefinition(Model):
 
     fetch: list[str] = []
     links: dict[str, str] = {}
+    keep: Annotated[list[str], unless_refused(check_caches)] = []
 
     @model_validator(mode="after")
     def _ranks_have_gpus(self) -> "JobDefinition":

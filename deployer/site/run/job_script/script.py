@@ -61,6 +61,7 @@ class Inputs(NamedTuple):
         gpus: the GPUs of each rank, for `rank` (``gpus.word``); empty: all.
         own_launcher: the image's launcher, if it starts the ranks.
         tasks: the tasks of a group; None: the job is not one.
+        keep: the beginning of the image's archives and the paths in the home that are kept there; empty: none.
     """
 
     launch: Launch
@@ -82,6 +83,7 @@ class Inputs(NamedTuple):
     gpus: str = ""
     own_launcher: Optional[ImageLauncher] = None
     tasks: Optional[TaskGroup] = None
+    keep: Sequence[str] = ()
 
     @property
     def scheduler(self) -> Scheduler:
@@ -113,7 +115,7 @@ def render(inputs: Inputs) -> str:
     parts = [_head(inputs), _ground(inputs), _container(inputs), _ranks(inputs)]
     network = [fill("job.sh", "network", one_a_node=_one_a_node(inputs))] if _meets(inputs) else []
     if inputs.staging:
-        facts = (inputs.staging, inputs.layout, inputs.runtime, inputs.container, inputs.reader)
+        facts = (inputs.staging, inputs.layout, inputs.runtime, inputs.container, inputs.reader, bool(inputs.keep))
         library = inputs.plan.mpi.library if inputs.plan.mpi else None
         parts.append(staging_script.step(*facts, library, shell.together(network)))
     else:
@@ -208,6 +210,7 @@ def _ground(inputs: Inputs) -> Code:
         warn=launch.warn is not None,
         ahead=seconds(launch.time) - (launch.warn or 0),
         home=home.BEGIN if needs_home(inputs.container) else "",
+        keep=[f"--keep={path}" for path in inputs.keep],  # one word each: a path may look like an option
         one_a_node=_one_a_node(inputs),
     )
 
@@ -355,6 +358,7 @@ def _hosts(inputs: Inputs) -> Code:
         alone=inputs.scheduler.way == ALONE,
         one_a_node=_one_a_node(inputs),
         options=_more(options),
+        keep=bool(inputs.keep),
         reader=list(inputs.reader),
     )
 

@@ -136,6 +136,7 @@ def step(
     runtime: Runtime,
     container: Container,
     reader: Sequence[str],
+    keep: bool,
     library: Optional[str],
     network: Code,
 ) -> Code:
@@ -145,6 +146,7 @@ def step(
 
     Args:
         reader: a command in the image that prints its canary; empty: the step does not read it.
+        keep: whether caches are kept.
         library: the plan's MPI on the host, or None.
         network: the lines for the nodes' rendezvous; may be empty.
     """
@@ -171,6 +173,7 @@ def step(
         packed=staging.packed,
         source=staging.source,
         held=staging.held,
+        keep=keep,
         at=words.index(runtime.starter(inside.engine)),  # the runtime's program in a rank's words
         options=[
             "--nodes=%d" % layout.nodes,

@@ -2,9 +2,9 @@
 
 from typing import Dict, List, Optional, Sequence
 
-from deployer.contract.base.shell import Variable, Word
+from deployer.contract.base.shell import Variable, Word, joined
+from deployer.contract.site import caches, memory_copies
 from deployer.contract.site import layout as layouts
-from deployer.contract.site import memory_copies
 from deployer.contract.site.plan import JOB, TOOL, Bind, Plan, StartOption, requests_gpus
 from deployer.site.container import container
 from deployer.site.container.runtimes import RUNTIMES
@@ -66,6 +66,9 @@ def ranks_container(resolved: ResolvedRun, chosen: Chosen, folder: str, users: S
         given = {*plan.environment, *job.environment, *settled.environment}
         rendezvous_names = [name for name in rendezvous.NAMES if name not in given]
         environment = {name: value for name, value in environment.items() if name not in rendezvous_names}
+        for path, name in (caches.KNOWN[entry] for entry in job.keep if entry in caches.KNOWN):
+            if name not in given:  # an image cannot know the home, which every job has anew
+                environment[name] = joined([environment["HOME"], "/" + path])
         if resolved.manifest.image.python is None:
             passed += [*rendezvous_names, *(GPU_NAMES if job.gpus else ())]
     return ranks._replace(environment=environment, passed=passed)

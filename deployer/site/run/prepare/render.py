@@ -15,7 +15,7 @@ from deployer.contract.site import links as linked
 from deployer.contract.site import plan as plans
 from deployer.contract.site.plan import Bind, Plan
 from deployer.contract.site.speed import ExpectedNetwork
-from deployer.site.container import container, links
+from deployer.site.container import caches, container, links
 from deployer.site.container.runtimes.interface import Container
 from deployer.site.run import command, gpus, jobfolder
 from deployer.site.run.job_script import script
@@ -54,6 +54,7 @@ def render(resolved: ResolvedRun, chosen: Chosen) -> jobfolder.JobFolder:
         command.refuse(installed, image, plan, job, ranks.binds)
     python = pythons.choose(plan.python)
     near = near_gpus(resolved, chosen.start_option)
+    private = contained and resolved.request.home.chosen is None  # a chosen home keeps everything itself
     inputs = script.Inputs(
         launch=_launch(resolved, chosen, name, ranks, users),
         layout=settled.layout,
@@ -74,6 +75,7 @@ def render(resolved: ResolvedRun, chosen: Chosen) -> jobfolder.JobFolder:
         gpus=gpus.word(job.gpus, plan, near) if job.gpus else "",
         own_launcher=chosen.own,
         tasks=resolved.request.tasks,
+        keep=caches.words(store, installed, job.keep) if private else [],
     )
     return jobfolder.JobFolder(inputs.launch, script.render(inputs), script.agent(inputs), tasks=resolved.request.tasks)
 

@@ -68,8 +68,11 @@ warn=$((started + @ahead@))  # then the ranks get SIGUSR1, to save their state
 @.@@?home@
 # Home: a private folder of this job on each node, created in step 1.
 home=@home@$UID-$unique
-leave() {
-    @?steps@[ -z "$stopped" ] && timeout 30 @one_a_node@ \
+@?keep@# Its caches of compiled code: where they are kept for later jobs, and their paths in it.
+keep=(@keep@)
+@.@leave() {
+@?keep@    [ ! -d "$home" ] || "${tool[@]}" keep --home "$home" "${keep[@]}" </dev/null
+@.@    @?steps@[ -z "$stopped" ] && timeout 30 @one_a_node@ \
         rm -rf -- "$home" </dev/null >/dev/null 2>&1 || @.@@?agent@each rm -rf -- "$home" >/dev/null 2>&1 || @.@rm -rf -- "$home"
 }
 trap leave EXIT
@@ -102,7 +105,7 @@ inside=(@inside@
 # 1. Hosts: @?alone@this machine@:@each node@.@ writes its facts into hosts/, from outside the container.@?reader@
 #    Then a container reads the image's marker file. If it shows the host's root instead, the job ends here.@.@
 @?alone@@:@@one_a_node@ \
-    @.@"${tool[@]}" probe --host --out "$job/hosts"@options@@?reader@ -- \
+    @.@"${tool[@]}" probe --host --out "$job/hosts"@options@@?keep@ "${keep[@]}"@.@@?reader@ -- \
     "${container[@]}" "$image" -- @reader@@.@ </dev/null
 result hosts $? || exit
 read -r meet <"$job/hosts/meet"  # nodes, ranks per node, the first node's address, a free port, interface

@@ -15,7 +15,8 @@ pipe=$(mktemp -d)/answers && mkfifo "$pipe" || exit 6
 cd /  # becomes the ranks' working folder; on a shared file system, each rank would look it up
 srun --mpi=none $overlap @options@ \
     sh -c @kept@ \
-    sh "${tool[@]}" stage@what@ \
+    sh "${tool[@]}" stage@what@@?keep@ \
+    "${keep[@]}"@.@ \
     --hosts "$job/hosts"@?library@ --library @library@@.@ \
     --tool "${tool[2]}" --into "$stage"@?broadcast@ --sent "$sent"@?packed@ --sha256 "${digest%% *}"@.@@.@ --out "$job/ranks"@?reader@ --reader "${#root[@]}" -- "${root[@]}"@:@@?held@ --@.@@.@@?held@ "${mount[@]}"@.@ </dev/null >"$pipe" &
 holder=$!

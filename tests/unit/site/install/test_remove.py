@@ -259,3 +259,24 @@ def test_data_are_kept_if_a_damaged_bundle_may_need_them(tmp_path, store, capsys
         pass
     assert call(store, "remove", "tiny") == Refused.exit_code
     assert "other:1, whose bundle.json cannot be read, needs the data of tiny:1" in capsys.readouterr().err
+
+
+def test_archives_of_caches_go_with_the_last_image_of_their_layer(tmp_path):
+    store = Store(str(tmp_path / "root"))
+    first, second = put(tmp_path, store, "1"), put(tmp_path, store, "2")  # with the same layer
+    (layer,) = {os.path.basename(image.layers[-1]) for image in (first, second)}
+    archive = os.path.join(store.caches, layer.partition("-")[0] + "-0123.tar")
+    other = os.path.join(store.caches, "f" * 32 + "-0123.tar")
+    os.mkdir(store.caches, 0o700)
+    for path in (archive, other):
+        Path(path).write_text("")
+    assert [item.path for item in gc.find(store, 1)][1:] == [first.folder, other]  # after the bundle
+    call(store, "remove", "tiny:1")
+    assert os.listdir(store.caches) == [os.path.basename(archive)]
+    call(store, "remove", "tiny:2")
+    assert os.listdir(store.caches) == []
+    Path(archive).write_text("")
+    call(store, "gc")
+    assert os.listdir(store.caches) == []
+    call(store, "remove", "--all")
+    assert not os.path.exists(store.caches)

@@ -33,7 +33,7 @@ from deployer.site.install import gc
 from deployer.site.jobs import jobs, result, result_reserve
 from deployer.site.jobs.schedulers.interface import JobState
 from deployer.site.proof.result import StepOutcome, assemble
-from deployer.site.rank import host_probe
+from deployer.site.rank import host_probe, payload_monitor
 from deployer.site.run import earlier, run
 from deployer.site.run import exec as execs
 from deployer.site.run.job_script.submission import SubmissionOptions
@@ -1346,5 +1346,62 @@ def test_a_node_makes_the_links_in_the_home_of_the_job(tmp_path, programs):
     try:
         host_probe.host(os.path.join(folder, "hosts"), None, home)
         assert os.readlink(os.path.join(home, ".x/y")) == "/deployer/app/y"
+    finally:
+        files.remove_tree(home)
+
+
+KEEPING = [made.JOBS[0]._replace(keep=["numba", "~/own"], environment={"NUMBA_DEBUG_CACHE": "1"})]
+
+
+@pytest.fixture
+def keeping(tmp_path, programs):
+    """Return a store whose image has a layer, with a job that keeps caches."""
+    store = made.store(tmp_path / "root", jobs=KEEPING)
+    image, layer = os.path.join(store.images, "aaaa"), "0123456789abcdef" * 2 + "-%d" % os.getuid()
+    os.makedirs(os.path.join(store.layers, layer))
+    os.rename(os.path.join(image, "rootfs"), os.path.join(store.layers, layer, "rootfs"))
+    os.symlink(f"../../layers/{layer}/rootfs", os.path.join(image, "rootfs"))
+    return store
+
+
+def test_a_job_keeps_caches_of_its_image(keeping):
+    text = (Path(run.prepare(keeping, REQUEST)) / "job.sh").read_text()
+    archives = os.path.join(keeping.caches, "0123456789abcdef" * 2)
+    assert f"keep=(--keep={archives} --keep=.cache/numba --keep=own)\n" in text
+    assert '--set-env=NUMBA_CACHE_DIR="$home"/.cache/numba' in text
+    assert text.count('"${keep[@]}"') == 2
+    text = (Path(run.prepare(keeping, REQUEST._replace(env=["NUMBA_CACHE_DIR=/own"]))) / "job.sh").read_text()
+    assert "NUMBA_CACHE_DIR=/own" in text
+
+
+def test_a_chosen_home_keeps_everything_itself(keeping, tmp_path):
+    (tmp_path / "home").mkdir(mode=0o700)
+    os.makedirs(os.path.join(keeping.images, "aaaa/rootfs/deployer/home"), exist_ok=True)
+    asked = REQUEST._replace(home=REQUEST.home._replace(chosen=str(tmp_path / "home")))
+    text = (Path(run.prepare(keeping, asked)) / "job.sh").read_text()
+    assert "keep=" not in text
+    assert "NUMBA_CACHE_DIR=/deployer/home/.cache/numba" in text
+
+
+def test_a_node_restores_and_the_first_one_saves(keeping, monkeypatch, capsys):
+    folder, words = run.prepare(keeping, REQUEST), [os.path.join(keeping.caches, "aa"), "own"]
+    for number in ("0", "1"):
+        monkeypatch.setenv("SLURM_NODEID", number)
+        home = homes.BEGIN + "%d-keep%s-%d" % (os.getuid(), number, os.getpid())
+        try:
+            host_probe.host(os.path.join(folder, "hosts"), None, home, keep=words)
+            payload_monitor.leave(home)  # when the job must end: what job.sh saves later stays
+            assert os.path.isdir(home) is (number == "0")
+            if number == "0":
+                os.mkdir(os.path.join(home, "own"))
+                Path(home, "own/kernel").write_text("code")
+                main.main(["keep", "--home", home, *("--keep=" + word for word in words)])
+                assert "kept 4 B of compiled code" in capsys.readouterr().err
+        finally:
+            files.remove_tree(home)
+    home = homes.BEGIN + "%d-keep-%d" % (os.getuid(), os.getpid())
+    try:
+        host_probe.host(os.path.join(folder, "hosts"), None, home, keep=words)
+        assert Path(home, "own/kernel").read_text() == "code"
     finally:
         files.remove_tree(home)

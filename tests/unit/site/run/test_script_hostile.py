@@ -110,6 +110,7 @@ def full():
         BatchRequest("batch", "abc", ("fast",), "r1", "long", "one", ("a",), plan.batch.gpus, "mpi", ("--x",)),
         staging,
         reader=["/bin/cat", "/x"], workdir="/work", stdin="/deployer/app/in", gpus="1:CUDA_VISIBLE_DEVICES",
+        keep=["/root/caches/a-1", "own"],
     )  # fmt: skip
 
 

@@ -81,7 +81,15 @@ def test_jobs_go_into_a_manifest_as_json(tmp_path: Path) -> None:
         "launch": "ranks",
         "gpus": None,
         "links": {},
+        "keep": [],
     }  # fmt: skip
+
+
+def test_a_job_keeps_caches_that_are_known_or_in_its_home(tmp_path: Path) -> None:
+    (_, job) = load(write(tmp_path, MINIMAL.replace("nodes: 4", "keep: [triton, ~/.cache/mine]"))).own_jobs
+    assert job.keep == ["triton", "~/.cache/mine"]
+    with pytest.raises(UsageError, match=r"keep.*invalid cache: 'tritn', perhaps you meant 'triton'"):
+        load(write(tmp_path, MINIMAL.replace("nodes: 4", "keep: [tritn]"), "other"))
 
 
 @pytest.mark.parametrize(

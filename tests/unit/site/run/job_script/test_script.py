@@ -167,6 +167,8 @@ def inside(shown, own, launcher="mpiexec.hydra", **values):
 MPICH = ImageLauncher("/usr/bin/mpiexec.hydra", "mpich", "")
 OPEN_MPI = ImageLauncher("/usr/bin/mpirun.openmpi", "openmpi", "4")
 
+KEEP = ["/home/alice/deployer/caches-2001/aaaa", ".triton/cache", "-my cache's"]
+
 CASES = {
     "inside": inside(made.PLAN, MPICH),
     "inside-staged": inside(made.PLAN, OPEN_MPI._replace(version="5"), "mpirun", staging=STAGING),
@@ -225,6 +227,9 @@ CASES = {
         nodes=1, image_python=None, staging=STAGING._replace(kind=plan.DISK, abi=None), stdin="/deployer/app/in put"
     ),
     "stdin": inputs(nodes=1, ranks=2, stdin="/deployer/app/in put"),
+    "keep": inputs(keep=KEEP),
+    "keep-pbs": by_agent("pbs", "mpiexec.hydra")._replace(keep=KEEP),
+    "keep-staged": inputs(keep=KEEP, staging=STAGING),
     "local": inputs(
         nodes=1,
         ranks=2,

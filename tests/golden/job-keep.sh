@@ -1,0 +1,127 @@
+#!/bin/bash -l
+# Job hello-1: bundle hello:1 on lab, written by deployer VERSION.
+# 2 nodes x 1 rank x 2 threads; variant charliecloud-folder: first in the plan.
+# To submit this script by hand: sbatch job.sh. You may edit it and submit it again.
+#SBATCH --job-name=hello
+#SBATCH --output=/home/alice/deployer/jobs/hello-1/batch-system-%j.log
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=1
+#SBATCH --cpus-per-task=2
+#SBATCH --time=00:30:00
+#SBATCH --no-requeue
+#SBATCH --partition=batch
+
+job=/home/alice/deployer/jobs/hello-1
+tool=(/opt/python/3.6/bin/python3 -S /home/alice/deployer/deployer.pyz)
+started=$(date +%s)
+stopped=
+id=${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}
+
+# At a time limit or cancel, Slurm sends SIGTERM to the ranks and to this script. The script continues as long as it
+# can, to write result.json.
+trap 'stopped=TERM' TERM
+
+# result STEP EXIT: check the evidence of the steps so far and write result.json; true if the job may continue.
+result() {
+    local code
+    if (($# == 2)) && [ "$1" != payload ] && kill -0 "$judge_PID" 2>/dev/null; then
+        trap '' PIPE  # a judge that has just ended does not end this script
+        { echo "$1 $2 ${stopped:--}" >&"${judge[1]}" &&
+            read -r -t 300 code <&"${judge[0]}"; } 2>/dev/null || code=
+        trap - PIPE
+        [ -z "$code" ] || return "$code"
+        disown "$judge_PID" 2>/dev/null  # bash would report its end in the log
+        kill -KILL "$judge_PID" 2>/dev/null  # it hangs: its answer could come after another question
+        judge_PID=
+    fi
+    "${tool[@]}" result "$job" --step "$1" --exit "$2" --id "$id" --started "$started" --signal "$stopped" "${@:3}"
+}
+
+# Each start of this script has a folder of its own: a later one, or another task of an array, makes one beside this.
+(set -C; echo "$id" >"$job/job_id") 2>/dev/null
+[ "$(<"$job/job_id")" = "$id" ] && { mkdir "$job/hosts" 2>/dev/null || [ ! -d "$job/hosts" ]; } || {
+    next=$("${tool[@]}" start "$job" --script "$0" --id "$id") || {
+        code=$?
+        [ -s "$job/job_id" ] || result hosts 6  # this is the first start, and the disk is full
+        exit $code
+    }
+    mv "$job/batch-system-$SLURM_JOB_ID.log" "$next" 2>/dev/null
+    exec /bin/bash -l "$next/job.sh"
+}
+mv "$job/batch-system-$SLURM_JOB_ID.log" "$job"/output.log 2>/dev/null && chmod "$(umask -S | tr -d x)" "$job"/output.log
+chmod "$(umask -S)" "$job"  # as your login files say, however the job was submitted
+
+# After sbatch --export=NONE, Slurm would otherwise start the steps with an empty environment; and with the umask of the
+# shell that submitted the job.
+unset SLURM_EXPORT_ENV SLURM_UMASK
+export USER=${USER:-$(id -un)}  # ch-run needs USER
+unique=$(</proc/sys/kernel/random/uuid)  # part of names on the nodes: other users cannot predict it
+
+mkdir -p "$job/hosts" "$job/ranks" || { result hosts 6; exit; }
+# The judge starts here, so that the ranks do not wait for its start. It ends before the payload.
+coproc judge {
+    trap '' TERM USR1 USR2
+    exec "${tool[@]}" result "$job" --until probe --id "$id" --started "$started"
+}
+
+module load intel-mpi/2021.15 || { result hosts 1 --module intel-mpi/2021.15; exit 1; }
+
+# Home: a private folder of this job on each node, created in step 1.
+home=/tmp/deployer-home-$UID-$unique
+# Its caches of compiled code: where they are kept for later jobs, and their paths in it.
+keep=(--keep=/home/alice/deployer/caches-2001/aaaa --keep=.triton/cache '--keep=-my cache'"'"'s')
+leave() {
+    [ ! -d "$home" ] || "${tool[@]}" keep --home "$home" "${keep[@]}" </dev/null
+    [ -z "$stopped" ] && timeout 30 srun --mpi=none --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=1 \
+        rm -rf -- "$home" </dev/null >/dev/null 2>&1 || rm -rf -- "$home"
+}
+trap leave EXIT
+
+# The container: read-only; from the host's environment only what the plan passes. Binds:
+#   /opt/intel/mpi/2021.15: the site's MPI, on the same path
+#   /deployer/job: the job's folder
+container=(ch-run
+    '--unset-env=!(SLURM_*|PMI_*)'
+    --env-no-expand
+    --set-env=FI_PROVIDER=tcp
+    '--set-env=GREETING=it'"'"'s $5: cheap'
+    --set-env=HOME="$home"
+    --set-env=I_MPI_PIN_DOMAIN=2:compact
+    --set-env=KMP_BLOCKTIME=0
+    --set-env=LD_LIBRARY_PATH=/opt/intel/mpi/2021.15/lib
+    --set-env=OMP_NUM_THREADS=2
+    --set-env=OMP_PLACES=cores
+    --set-env=OMP_PROC_BIND=close
+    --set-env=TF_NUM_INTEROP_THREADS=2
+    --set-env=TF_NUM_INTRAOP_THREADS=2
+    --set-env=TMPDIR="$home"
+    --bind=/opt/intel/mpi/2021.15:/opt/intel/mpi/2021.15
+    --bind=/home/alice/deployer/jobs/hello-1:/deployer/job
+    --cd=/work
+)
+image=/home/alice/deployer/images/aaaa/rootfs
+
+# The ranks: srun starts 1 per node, with 2 cores per rank.
+launch=(srun --mpi=pmi2 --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=2 --distribution=block:cyclic
+    --cpu-bind=cores --kill-on-bad-exit=1
+)
+
+# 1. Hosts: each node writes its facts into hosts/, from outside the container.
+#    Then a container reads the image's marker file. If it shows the host's root instead, the job ends here.
+srun --mpi=none --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=1 \
+    "${tool[@]}" probe --host --out "$job/hosts" --library /opt/intel/mpi/2021.15/lib/libmpi.so.12 --home "$home" "${keep[@]}" -- \
+    "${container[@]}" "$image" -- /bin/cat /deployer/canary </dev/null
+result hosts $? || exit
+read -r meet <"$job/hosts/meet"  # nodes, ranks per node, the first node's address, a free port, interface
+
+# 2. Probe: each rank records its MPI library, network and CPUs in the container in ranks/. If they do not match the
+#    plan, the job ends here, before the payload.
+"${launch[@]}" "${container[@]}" "$image" -- \
+    /usr/bin/python3 -I -S -c 'import sys; parts = open(sys.argv[1], "rb").read(65536).split(bytes(1)); exec(parts[0])' /deployer/deployer.pyz probe --rank --out /deployer/job/ranks --library libmpi.so.12 --home "$home" </dev/null
+result probe $? || exit
+
+# 3. Payload: each rank runs it; `rank` records which MPI library its processes use and how they end.
+"${launch[@]}" "${container[@]}" "$image" -- \
+    /usr/bin/python3 -I -S -c 'import sys; parts = open(sys.argv[1], "rb").read(65536).split(bytes(1)); exec(parts[0])' /deployer/deployer.pyz rank --out /deployer/job/ranks --home "$home" --meet "$meet" -- python3 train.py --name 'a b' </dev/null
+result payload $?
+exit
