@@ -1,6 +1,7 @@
 """Caches of compiled code that a job keeps for later jobs: folders in its private HOME. Pure.
 
-Sources of the variables: PyTorch, "Compile Time Caching Configuration"; Triton, runtime/cache.py; Numba, "Environment variables"; CuPy, "Environment variables"; the CUDA programming guide.
+Sources of the variables: PyTorch, "Compile Time Caching Configuration"; Triton, runtime/cache.py; Numba and CuPy,
+"Environment variables"; the CUDA programming guide.
 """
 
 from typing import List, Mapping, Sequence, Tuple
