@@ -10,6 +10,7 @@ from deployer.cli.site.inspection import show_manifest, show_several
 from deployer.connected.bundle.about import end_of_support
 from deployer.connected.bundle.about import sbom as sboms
 from deployer.connected.bundle.about.listing import files_of
+from deployer.connected.bundle.contents import PROVENANCE_MEMBER
 from deployer.connected.check import rehearsed
 from deployer.connected.ground import progress
 from deployer.contract.base.errors import UsageError
@@ -31,13 +32,14 @@ def add_parsers(subparsers: Any) -> None:
     common.add(which, "--html", "FILE", text, type=Path)
     common.add(command, "--since", "A.tar", "with --html: list the differences from this earlier bundle too")
     common.flag(which, "--sbom", "print its SBOM (CycloneDX JSON) unchanged")
+    common.flag(which, "--provenance", "print how it was built (an in-toto statement with SLSA provenance) unchanged")
 
 
 def run(args: argparse.Namespace) -> None:
-    """Show one of three views of a bundle."""
+    """Show one of the views of a bundle."""
     if args.since and not args.html:
         raise UsageError("--since requires --html FILE", "without a page: deployer diff A.tar B.tar")
-    if not (args.html or args.files or args.sbom) and show_several(args, args.bundle):
+    if not (args.html or args.files or args.sbom or args.provenance) and show_several(args, args.bundle):
         return
     if args.html or args.files:
         (_page if args.html else _files)(args)
@@ -48,11 +50,14 @@ def run(args: argparse.Namespace) -> None:
         carries = any(member.name.startswith(REHEARSALS_PREFIX) for member in manifest.members)
         rehearsals = rehearsed.of(begin(stream, args.bundle)) if carries else []
         sbom = sboms.read(stream, manifest)
+        made = sboms.read(stream, manifest, PROVENANCE_MEMBER)
     document = sboms.parsed(sbom)
-    if args.sbom:
-        if sbom is None:
-            raise UsageError(f"{args.bundle} has no SBOM", "an older version of deployer packed it: pack it again")
-        terminal.show_text(sbom.decode())
+    if args.sbom or args.provenance:
+        what, text = ("SBOM", sbom) if args.sbom else ("provenance", made)
+        if text is None:
+            hint = "an older version of deployer packed it, or provenance: it is not of a definition"
+            raise UsageError(f"{args.bundle} has no {what}", hint)
+        terminal.show_text(text.decode())
         return
     flags = end_of_support.flags(document, dt.datetime.now(dt.timezone.utc).date())
     packages = sboms.counts(document)

@@ -229,6 +229,7 @@ def _packed(
                 layer = source.write(writer)
                 manifest = _write(writer, contents, layer, settings, folders, codec)._replace(mount_points=lacking)
                 layer = _write_sbom(writer, contents, layer)
+                _write_provenance(writer, contents, manifest.image.config_digest, layer.raw.digest)
                 plans = _checked(writer, manifest, pairs, checking)
                 digest = writer.seal(manifest)
                 manifest = manifest._replace(members=writer.members, segments=writer.segments)
@@ -421,3 +422,12 @@ def _write_sbom(writer: BundleWriter, contents: Contents, layer: KnownLayer) -> 
     pieces = [piece.encode() for piece in layer.sbom[1:]]
     writer.pieces(SBOM_MEMBER, sum(map(len, pieces)), pieces)
     return layer
+
+
+def _write_provenance(writer: BundleWriter, contents: Contents, image: str, layer: str) -> None:
+    """Write the statement about how an image and its uncompressed layer, with these digests, were built."""
+    if contents.origin:
+        from deployer.connected.bundle.about import provenance
+
+        subjects = {"image": image, "layer": layer}
+        writer.member(provenance.MEMBER, provenance.statement(contents.origin, contents.carried, subjects))

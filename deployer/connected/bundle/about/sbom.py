@@ -149,17 +149,17 @@ def _component(package: Package, places: list[str], system: System) -> Component
     )
 
 
-def read(stream: IO[bytes], manifest: Manifest) -> bytes | None:
-    """Return the SBOM of an open bundle, or None if it has none. Raises IntegrityError if the bundle is damaged."""
+def read(stream: IO[bytes], manifest: Manifest, member: str = MEMBER) -> bytes | None:
+    """Return the SBOM, or another member, of an open bundle; None if it has none. Raises IntegrityError if damaged."""
     pieces = b""
-    segments = sealed_file.contents(manifest.members, manifest.segments).get(MEMBER, ())
+    segments = sealed_file.contents(manifest.members, manifest.segments).get(member, ())
     if sum(segment.size for segment in segments) > sealed_file.MAX_MANIFEST:
-        raise IntegrityError(f"{MEMBER} is too large to be read")
+        raise IntegrityError(f"{member} is too large to be read")
     for segment in segments:
         stream.seek(segment.offset)
         piece = stream.read(segment.size)
         if hashlib.sha256(piece).hexdigest() != segment.sha256:
-            raise IntegrityError(f"{MEMBER} does not match the bundle's manifest")
+            raise IntegrityError(f"{member} does not match the bundle's manifest")
         pieces += piece
     return pieces or None
 
