@@ -137,7 +137,7 @@ def _read(path: str) -> _Statement:
     try:
         document = json_records.parse(data, "the provenance", IntegrityError)
         made, details = document["predicate"]["buildDefinition"], document["predicate"]["runDetails"]
-        digests = {each["name"]: each["digest"] for each in [*made["resolvedDependencies"], *document["subject"]]}
+        digests = {each["name"]: each.get("digest", {}) for each in [*made["resolvedDependencies"], *document["subject"]]}
         builder = details["builder"]["version"].get("builder", "")
         return _Statement(
             dict(made["externalParameters"]), digests["definition"]["dirHash"], digests["layer"]["sha256"], builder
