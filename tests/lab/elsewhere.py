@@ -19,7 +19,13 @@ LIBRARY = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1"
 #: A file name below the folder of build settings.
 NAME = "libfaketime.so.1"
 #: 30 hours: another day, and within the time for which Debian's indexes are valid.
-CLOCK = {"FAKETIME": "+30h", "NO_FAKE_STAT": "1", "DONT_FAKE_MONOTONIC": "1", "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+CLOCK = {
+    "FAKETIME": "+30h",
+    "FAKETIME_DISABLE_SHM": "1",
+    "NO_FAKE_STAT": "1",
+    "DONT_FAKE_MONOTONIC": "1",
+    "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+}
 ZONE = {"TZ": "XYZ-5:45"}  # in POSIX's form, which needs no time zone database
 
 
