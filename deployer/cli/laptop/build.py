@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> None:
     results = []
     with caches.in_use():
         for each in architectures.definitions(definition, args.architecture, sites):
-            built = build(each, options, lambda line: None if terminal.is_quiet() else progress.show_beside(line))
+            built = build(each, options, say)
             results.append(built)
             if not args.json:
                 _show(built)
@@ -80,6 +80,12 @@ def run(args: argparse.Namespace) -> None:
         terminal.show_json({**first, "others": others})
     site = settings.site_for_hint(args.site[0] if args.site else None)
     common.suggest(args, "pack", args.definition, "--site", site, "-o", f"{definition.name}.tar")
+
+
+def say(line: str) -> None:
+    """Print a line of a build's log beside its progress."""
+    if not terminal.is_quiet():
+        progress.show_beside(line)
 
 
 def add_settings(command: argparse.ArgumentParser) -> None:

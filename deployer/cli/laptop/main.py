@@ -34,7 +34,7 @@ GROUPS = {
                 "bundles/trained --site lab -o trained.tar"),
         Command("inspect", "laptop.inspection", "show what a bundle contains", "trained.tar"),
         Command("diff", "laptop.bundles", "show what changed between two bundles", "old.tar trained.tar"),
-        Command("reproduce", "laptop.reproduce", "build a bundle's image again and compare, as its provenance says",
+        Command("reproduce", "laptop.bundles", "build a bundle's image again and compare, as its provenance says",
                 "trained.tar"),
         Command("verify", "site.images", "check every byte of a bundle, and its signatures",
                 "trained.tar --signers allowed_signers"),

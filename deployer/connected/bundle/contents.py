@@ -17,24 +17,6 @@ SBOM_MEMBER = "deployer/sbom.cdx.json"
 PROVENANCE_MEMBER = "deployer/provenance.json"
 
 
-class Origin(NamedTuple):
-    """What is known of the build of an image before it is packed.
-
-    Attributes:
-        parameters: the definition's keys that decide what is built, and the processor.
-        dependencies: the definition's files, its commit, and the base, as in-toto's resource descriptors.
-        source_date: the date of that commit; empty if there is none, or if the files differ from it.
-        builder: the program that built the image; empty if unknown.
-        lacking: the definition's files that the bundle does not carry.
-    """
-
-    parameters: json_records.Record
-    dependencies: Sequence[json_records.Record]
-    source_date: str = ""
-    builder: str = ""
-    lacking: Sequence[str] = ()
-
-
 class Contents(NamedTuple):
     """The contents of a bundle.
 
@@ -53,7 +35,7 @@ class Contents(NamedTuple):
         mount_points: further mount points of the image.
         judge: raises Refused if the app folder does not match the image. It receives the image's root filesystem and
             environment. None: there is no definition.
-        origin: how its image was built; None: there is no definition.
+        provenance: SLSA's predicate about its build; None: there is no definition.
         identity: returns the ``ArchiveImage.identity`` that ``read`` would return. None: the image must be read first.
     """
 
@@ -70,4 +52,4 @@ class Contents(NamedTuple):
     mount_points: Collection[str] = ()
     judge: Callable[[ListedTree, Sequence[str]], None] | None = None
     identity: Callable[[], str] | None = None
-    origin: Origin | None = None
+    provenance: json_records.Record | None = None

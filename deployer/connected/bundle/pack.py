@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import zstandard
 
 import deployer
-from deployer.connected.bundle.contents import SBOM_MEMBER, Contents
+from deployer.connected.bundle.contents import PROVENANCE_MEMBER, SBOM_MEMBER, Contents
 from deployer.connected.bundle.layer import codecs, known_layers, overlays
 from deployer.connected.bundle.layer.framecache import FrameCache
 from deployer.connected.bundle.layer.known_layers import DamagedLayer, KnownLayer
@@ -229,7 +229,7 @@ def _packed(
                 layer = source.write(writer)
                 manifest = _write(writer, contents, layer, settings, folders, codec)._replace(mount_points=lacking)
                 layer = _write_sbom(writer, contents, layer)
-                _write_provenance(writer, contents, manifest.image.config_digest, layer.raw.digest)
+                _write_provenance(writer, contents, image=manifest.image.config_digest, layer=layer.raw.digest)
                 plans = _checked(writer, manifest, pairs, checking)
                 digest = writer.seal(manifest)
                 manifest = manifest._replace(members=writer.members, segments=writer.segments)
@@ -424,10 +424,9 @@ def _write_sbom(writer: BundleWriter, contents: Contents, layer: KnownLayer) -> 
     return layer
 
 
-def _write_provenance(writer: BundleWriter, contents: Contents, image: str, layer: str) -> None:
-    """Write the statement about how an image and its uncompressed layer, with these digests, were built."""
-    if contents.origin:
+def _write_provenance(writer: BundleWriter, contents: Contents, **digests: str) -> None:
+    """Write the statement about how an image and its layer, with these digests, were built."""
+    if contents.provenance:
         from deployer.connected.bundle.about import provenance
 
-        subjects = {"image": image, "layer": layer}
-        writer.member(provenance.MEMBER, provenance.statement(contents.origin, contents.carried, subjects))
+        writer.member(PROVENANCE_MEMBER, provenance.statement(contents.provenance, **digests))

@@ -62,6 +62,7 @@ def from_definition(
     needs = [DataNeed(name, data.bundle) for name, data in sorted(definition.data.items()) if data.bundle]
     carried = {f"{OURS[0]}{WHEELS}/{path.name}": path for path in wheelhouse.ready(definition)}
     carried.update({f"{OURS[0]}{VARIANTS}/{abi}/{path.name}": path for abi, path in variants.items()})
+    made = provenance.of_definition(definition, image, file, carried)
     own = provenance.carried(provenance.own_files(definition))
     carried.update({f"{provenance.PREFIX}{name}": path for name, path in own.items()})
     contents = contents._replace(
@@ -70,8 +71,7 @@ def from_definition(
     if definition.horovod:
         contents = contents._replace(mpi=[abi for abi in definition.families or () if abi in variants])
     judge = functools.partial(lint.refuse_imports, definition, accept=accept)
-    origin = provenance.of_definition(definition, image, file)
-    return contents._replace(data=definition.data_folders, needs=needs, judge=judge, origin=origin)
+    return contents._replace(data=definition.data_folders, needs=needs, judge=judge, provenance=made)
 
 
 def families_for(definition: "Definition", profiles: "Sequence[Profile]") -> list[str] | None:

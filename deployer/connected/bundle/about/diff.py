@@ -5,7 +5,7 @@ Only frames that differ are decompressed, and only their files are hashed.
 
 import hashlib
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from typing import IO, NamedTuple
 
@@ -90,20 +90,6 @@ def diff(old: str, new: str) -> Difference:
             sorted(path for path in before.keys() & after.keys() if before[path] != after[path]),
             _packages(a, b),
         )
-
-
-def differing(old: str, new: str, paths: Collection[str], most: int) -> dict[str, list[bytes]]:
-    """Return both contents of changed files of the image, if they have at most ``most`` bytes."""
-    found: dict[str, list[bytes]] = {}
-    with ExitStack() as stack:
-        a = _Bundle(stack.enter_context(opened(old)), old)
-        b = _Bundle(stack.enter_context(opened(new)), new)
-        for side, other in ((a, b), (b, a)):
-            for entry, content in side._entries(other):
-                path = "/" + shown(entry.path)
-                if path in paths and entry.size <= most:
-                    found.setdefault(path, []).append(b"".join(content))
-    return {path: contents for path, contents in found.items() if len(contents) == 2}
 
 
 def _packages(a: "_Bundle", b: "_Bundle") -> list[PackageChange]:

@@ -10,9 +10,11 @@ import hashlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import IO, Any
 
 import deployer
-from deployer.connected.bundle.contents import PROVENANCE_MEMBER, Origin
+from deployer.connected.bundle.about import sbom
+from deployer.connected.bundle.contents import PROVENANCE_MEMBER
 from deployer.connected.image import context, inputs
 from deployer.connected.image.bases import imported
 from deployer.connected.image.definition.definition import FILE, Definition
@@ -21,16 +23,14 @@ from deployer.connected.image.wheelhouse import lock as locks
 from deployer.connected.image.wheelhouse import wheelhouse
 from deployer.connected.rootfs import datafolder
 from deployer.contract.base import json_records
-from deployer.contract.base.errors import DeployerError
-from deployer.contract.bundle.manifest import OURS, VARIANTS, WHEELS
+from deployer.contract.base.errors import DeployerError, IntegrityError, UsageError
+from deployer.contract.bundle.manifest import OURS, WHEELS, Manifest
 from deployer.system import files, process
 
-MEMBER = PROVENANCE_MEMBER
 #: The definition's own files: bundle.yaml and locks, and in folders the build ``context`` and ``python`` requirements.
 PREFIX = "deployer/definition/"
 CONTEXT, PYTHON = "context/", "python/"
 PREDICATE = "https://slsa.dev/provenance/v1"
-BUILD_TYPE = "urn:deployer-hpc:build"
 
 #: Keys of a definition that decide what its image and its wheels contain.
 _PARAMETERS = {"version", "base", "dockerfile", "build_args", "python", "framework", "horovod", "mpi"}
@@ -43,31 +43,24 @@ _GIT = {"GIT_ALLOW_PROTOCOL": "none", "GIT_NO_LAZY_FETCH": "1", "GIT_OPTIONAL_LO
 
 def own_files(definition: Definition) -> dict[str, Path]:
     """Return the files that decide what a definition's image and wheels contain, by their names below PREFIX."""
-    found = {FILE: definition.file}
-    path = definition.dockerfile_path
+    found, path, folder = {FILE: definition.file}, definition.dockerfile_path, definition.context_folder
     if path is not None:
-        folder = definition.context_folder
         names = inputs.named_files(files.read_text(str(path)), folder, context.names(definition))
-        ours = {name: folder / name for name in [*names, definition.dockerfile]}
-        found.update({f"{CONTEXT}{name}": file for name, file in ours.items() if file.is_file()})
+        names = [name for name in {*names, definition.dockerfile} if (folder / name).is_file()]
+        found.update({f"{CONTEXT}{name}": folder / name for name in names})
     requirements = wheelhouse.requirements(definition)
     if requirements is not None:
-        for file in locks.requirement_files(requirements):
-            found[f"{PYTHON}{os.path.relpath(file, requirements.resolve().parent)}"] = file
-        found[locks.place(definition).name] = locks.place(definition)
+        top, lock = requirements.resolve().parent, locks.place(definition)
+        asked = {f"{PYTHON}{os.path.relpath(file, top)}": file for file in locks.requirement_files(requirements)}
+        found.update({**asked, lock.name: lock})
     return found
 
 
 def carried(own: Mapping[str, Path]) -> dict[str, Path]:
     """Return those files that a bundle carries: none that is hidden, a wheel or a link, and nothing large."""
-    small = {
-        name: path
-        for name, path in own.items()
-        if "/." not in name and not name.endswith(".whl") and not path.is_symlink()
-    }
-    if sum(path.stat().st_size for path in small.values()) > _MOST:
-        return {FILE: own[FILE]}
-    return small
+    plain = [name for name in own if "/." not in name and not name.endswith(".whl") and not own[name].is_symlink()]
+    large = sum(own[name].stat().st_size for name in plain) > _MOST
+    return {name: own[name] for name in ([FILE] if large else plain)}
 
 
 def dir_hash(own: Mapping[str, Path]) -> str:
@@ -76,69 +69,79 @@ def dir_hash(own: Mapping[str, Path]) -> str:
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
-def of_definition(definition: Definition, image: str, file: Path | None = None) -> Origin:
-    """Return the origin of a definition's image.
+def of_definition(
+    definition: Definition, image: str, file: Path | None, wheels: Mapping[str, Path]
+) -> json_records.Record:
+    """Return SLSA's predicate about the build of a definition.
 
     Args:
         image: the id of the image that is packed.
         file: the file that is packed instead, if the image is only the base.
+        wheels: those beside the image, by their paths in the bundle.
     """
-    own = own_files(definition)
-    found: list[json_records.Record] = [{"name": "definition", "digest": {"dirHash": dir_hash(own)}}]
-    commit, seconds, clean = _commit(definition, own)
-    if commit:
-        found.append({"name": "source", "digest": {"gitCommit": commit}, "annotations": {"clean": clean}})
     last = last_record(definition)
     last = last if last.get("image") == image else {}  # otherwise that build made another image
-    base = definition.base
-    if base is not None:
-        digest = base.sha256 or str(base.image).partition("@sha256:")[2] or str(last.get("base_digest") or "")
-        digest = imported.digest_of(file) if file else digest.removeprefix("sha256:")
-        name = base.image or base.archive or f"debian {base.debian}"
-        found.append({"name": f"base: {name}", **({"digest": {"sha256": digest}} if digest else {})})
+    base = _base_digest(definition, file) or str(last.get("base_digest") or "")
+    digests = {"base": base.rpartition(":")[2]} if base else {}
+    for name, path in sorted(wheels.items()):
+        # In the cache, the folder of a downloaded wheel is named after its digest.
+        known = path.parent.name if name.startswith(f"{OURS[0]}{WHEELS}/") else files.sha256_file(str(path))
+        digests[name.removeprefix(OURS[0])] = known
+    own = own_files(definition)
+    found: list[json_records.Record] = [{"name": "definition", "digest": {"dirHash": dir_hash(own)}}]
+    found += [{"name": name, "digest": {"sha256": digest}} for name, digest in digests.items()]
+    commit, seconds, clean = _commit(definition, own)
+    date = dt.datetime.fromtimestamp(seconds, dt.timezone.utc).isoformat()
+    if commit:
+        found.append({"name": "source", "digest": {"gitCommit": commit}, "annotations": {"clean": clean}})
     parameters = definition.model_dump(include=_PARAMETERS, exclude_defaults=True)
-    parameters["architecture"] = definition.machine or ""
-    date = dt.datetime.fromtimestamp(seconds, dt.timezone.utc).isoformat() if commit and clean else ""
-    lacking = sorted(own.keys() - carried(own).keys())
-    return Origin(parameters, found, date, str(last.get("builder") or ""), lacking)
+    versions = {"deployer": deployer.__version__, **({"builder": last["builder"]} if last.get("builder") else {})}
+    return {
+        "buildDefinition": {
+            "buildType": "urn:deployer-hpc:build", "resolvedDependencies": found,
+            "externalParameters": {**parameters, "architecture": definition.machine or ""},
+            "internalParameters": {"sourceDate": date} if clean else {},
+        },
+        "runDetails": {
+            "builder": {"id": "urn:deployer-hpc:the-packers-machine", "version": versions, "deployer_slsaBuildLevel": 1}
+        },
+    }  # fmt: skip
 
 
-def statement(origin: Origin, wheels: Mapping[str, Path], subjects: Mapping[str, str]) -> bytes:
-    """Return the in-toto statement.
+def _base_digest(definition: Definition, file: Path | None) -> str:
+    """Return the digest of a base, or nothing for one of Debian in the engine, which the record of the build has."""
+    base = definition.base
+    if base is None or base.image or base.sha256:
+        return str(base and (base.sha256 or base.image))
+    file = definition.folder / base.archive if base.archive else file
+    return imported.digest_of(file) if file else ""
 
-    Args:
-        wheels: by their paths in the bundle. Those of the wheelhouse were downloaded, variants of Horovod were built.
-        subjects: SHA-256 digests of what was built, by name.
+
+def statement(predicate: json_records.Record, **digests: str) -> bytes:
+    """Return the in-toto statement about what has these digests: the ``image`` and its uncompressed ``layer``."""
+    subject = [{"name": name, "digest": {"sha256": text.rpartition(":")[2]}} for name, text in digests.items()]
+    head = {"_type": "https://in-toto.io/Statement/v1", "subject": subject, "predicateType": PREDICATE}
+    return json_records.pretty({**head, "predicate": predicate}).encode()
+
+
+def read(stream: IO[bytes], manifest: Manifest, path: str) -> tuple[dict[str, Any], dict[str, str], str]:
+    """Return what the provenance of an open bundle says: the definition's keys, digests by name, and the builder.
+
+    Raises:
+        UsageError: it has none.
+        IntegrityError: it is damaged, or is not one of deployer's.
     """
-    digests = {name: files.sha256_file(str(path)) for name, path in sorted(wheels.items()) if name.endswith(".whl")}
-    fetched = [name for name in digests if name.startswith(f"{OURS[0]}{WHEELS}/")]
-    built = {name: digest.removeprefix("sha256:") for name, digest in subjects.items()}
-    built.update({name: digests[name] for name in digests if name.startswith(f"{OURS[0]}{VARIANTS}/")})
-    pinned = [{"name": name.rpartition("/")[2], "digest": {"sha256": digests[name]}} for name in fetched]
-    internal = {"sourceDate": origin.source_date, "deployer_notCarried": origin.lacking}
-    version = {"deployer": deployer.__version__, "builder": origin.builder}
-    return json_records.pretty(
-        {
-            "_type": "https://in-toto.io/Statement/v1",
-            "subject": [{"name": name, "digest": {"sha256": digest}} for name, digest in built.items()],
-            "predicateType": PREDICATE,
-            "predicate": {
-                "buildDefinition": {
-                    "buildType": BUILD_TYPE,
-                    "externalParameters": origin.parameters,
-                    "internalParameters": {key: value for key, value in internal.items() if value},
-                    "resolvedDependencies": [*origin.dependencies, *pinned],
-                },
-                "runDetails": {
-                    "builder": {
-                        "id": "urn:deployer-hpc:the-packers-machine",
-                        "version": {key: value for key, value in version.items() if value},
-                        "deployer_slsaBuildLevel": 1,
-                    }
-                },
-            },
-        }
-    ).encode()
+    data = sbom.read(stream, manifest, PROVENANCE_MEMBER)
+    if data is None:
+        raise UsageError(f"{path} has no provenance", "it is not of a definition, or an older deployer packed it")
+    try:
+        document = json_records.parse(data, "the provenance", IntegrityError)
+        made, run = (document["predicate"][name] for name in ("buildDefinition", "runDetails"))
+        named = [*made["resolvedDependencies"], *document["subject"]]
+        digests = {str(each["name"]): str(next(iter(each["digest"].values()))) for each in named}
+        return dict(made["externalParameters"]), digests, str(run["builder"]["version"].get("builder", ""))
+    except (LookupError, TypeError, AttributeError, ValueError, StopIteration) as error:
+        raise IntegrityError(f"{path}: the provenance is not one of deployer's: {error!r}") from error
 
 
 def _commit(definition: Definition, own: Mapping[str, Path]) -> tuple[str, int, bool]:
@@ -158,9 +161,11 @@ def _commit(definition: Definition, own: Mapping[str, Path]) -> tuple[str, int, 
     blobs = {name: about.split()[2] for about, _, name in (line.partition("\t") for line in lines if line)}
     clean = all((top / name).exists() for name in blobs)
     for path in [*own.values(), *(Path(os.fsdecode(file.path)) for file in app)]:
-        data, algorithm = path.read_bytes(), hashlib.sha1 if len(commit) == 40 else hashlib.sha256
-        digest = algorithm(b"blob %d\0" % len(data) + data).hexdigest()
-        clean &= blobs.get(path.resolve().relative_to(top).as_posix()) == digest
+        blob = hashlib.new("sha1" if len(commit) == 40 else "sha256", b"blob %d\0" % path.stat().st_size)
+        with files.errors_named(f"read {path}"), open(path, "rb") as stream:
+            for piece in iter(lambda: stream.read(files.CHUNK), b""):
+                blob.update(piece)
+        clean &= blobs.get(os.path.relpath(path.resolve(), top)) == blob.hexdigest()
     return commit, int(seconds), clean
 
 

@@ -144,7 +144,9 @@ def base_key(base: Base) -> str:
         maker = helper.name(BuildSettings(), BY_KERNEL[str(base.machine)].oci)
     else:
         maker = process.run(["mmdebstrap", "--version"], timeout=30).stdout.strip()
-    return caches.key(RECIPE, base.debian, sorted(set(base.include)), base.machine, maker, *base.again)
+    return caches.key(
+        RECIPE, base.debian, sorted(set(base.include)), base.machine, maker, *([True] if base.again else [])
+    )
 
 
 def _make(base: Base, host: BuildSettings, tarball: Path, say: Callable[[str], None]) -> None:

@@ -121,18 +121,12 @@ class Base(Model):
     sha256: Sha256 | None = None
 
     _machine: str | None = PrivateAttr(default=None)
-    _again: tuple[str, ...] = PrivateAttr(default=())
+    _again: bool = PrivateAttr(default=False)
 
     @property
-    def again(self) -> tuple[str, ...]:
-        """Return a word that separates a base from the same one in the cache; usually none."""
+    def again(self) -> bool:
+        """Return whether it is made although the cache has it."""
         return self._again
-
-    def made_again(self, word: str) -> "Base":
-        """Return the same base, which is made although the cache has it."""
-        base = self.model_copy()
-        base._again = (word,)
-        return base
 
     @property
     def machine(self) -> str | None:
@@ -524,12 +518,16 @@ class Definition(Model):
         folder = self.folder / (self.app or "app")
         return folder if self.app or files.is_folder(str(folder)) else None
 
-    def on(self, machine: str | None) -> "Definition":
-        """Return the definition for one processor, with the kernel's name; None: whatever its base is for."""
-        if self.base is None or machine is None:
+    def on(self, machine: str | None, again: bool = False) -> "Definition":
+        """Return the definition for one processor, with the kernel's name; None: whatever its base is for.
+
+        Args:
+            again: make its base although the cache has it.
+        """
+        if self.base is None or (machine is None and not again):
             return self
         base = self.base.model_copy()
-        base._machine = machine
+        base._machine, base._again = machine, again
         return self.model_copy(update={"base": base})
 
     @property

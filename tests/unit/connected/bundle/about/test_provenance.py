@@ -10,6 +10,7 @@ import pytest
 from deployer.cli.laptop.main import main
 from deployer.connected.bundle import pack, sources
 from deployer.connected.bundle.about import provenance
+from deployer.connected.bundle.contents import PROVENANCE_MEMBER
 from deployer.connected.image.definition.definition import load
 from tests.tars import layer
 
@@ -43,7 +44,7 @@ def commit(folder: Path, when: str = "2026-03-04T05:06:07Z") -> str:
 
 def statement(folder: Path, output: Path) -> dict[str, Any]:
     pack.pack(sources.from_definition(load(folder)), [], output)
-    return dict(json.loads(subprocess.check_output(["tar", "-xOf", str(output), provenance.MEMBER])))
+    return dict(json.loads(subprocess.check_output(["tar", "-xOf", str(output), PROVENANCE_MEMBER])))
 
 
 def sources_of(made: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -60,9 +61,9 @@ def test_the_statement_has_the_fields_of_the_standards(tmp_path: Path, capsys: p
     build, details = made["predicate"]["buildDefinition"], made["predicate"]["runDetails"]
     assert build["externalParameters"]["base"] == {"archive": "base.tar"}
     assert details["builder"]["deployer_slsaBuildLevel"] == 1
-    assert set(sources_of(made)) == {"definition", "base: base.tar"}
+    assert set(sources_of(made)) == {"definition", "base"}
     base = hashlib.sha256((tmp_path / "d/base.tar").read_bytes()).hexdigest()
-    assert sources_of(made)["base: base.tar"]["digest"] == {"sha256": base}
+    assert sources_of(made)["base"]["digest"] == {"sha256": base}
     assert main(["inspect", "--provenance", str(tmp_path / "b.tar")]) == 0
     assert json.loads(capsys.readouterr().out) == made
 
