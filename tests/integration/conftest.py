@@ -50,7 +50,9 @@ class Cli:
         assert "\nTraceback" not in done.stderr
         if code:
             assert (
-                "deployer: error: " in done.stderr or done.returncode == 1 or words[0] in ("check", "rehearse")
+                "deployer: error: " in done.stderr
+                or done.returncode == 1
+                or words[0] in ("check", "rehearse", "reproduce")
             )  # a verdict is none
         return done
 

@@ -24,14 +24,7 @@ def add_parsers(subparsers: Any) -> None:
     """Register ``build``."""
     command = common.add_command(subparsers, "build", run, has_record=False)
     common.add(command, "definition", "DEF", "a folder with a bundle.yaml, or that file")
-    text = "CA certificates for the build's downloads (default: $DEPLOYER_CA_BUNDLE, else the file in PIP_CERT, "
-    text += "SSL_CERT_FILE or REQUESTS_CA_BUNDLE); not copied into the image"
-    common.add(command, "--ca-bundle", "FILE", text, type=Path)
-    text = "pip's settings for the build (default: this host's indexes); not copied into the image"
-    common.add(command, "--pip-conf", "FILE", text, type=Path)
-    text = "deb lines of a Debian mirror for the base and the build (default: $DEPLOYER_APT_SOURCES, else "
-    text += "Debian's); not copied into the image"
-    common.add(command, "--apt-sources", "FILE", text, type=Path)
+    add_settings(command)
     common.flag(command, "--no-cache", "run every step again")
     common.repeated(command, "--accept", "CODE", "build despite this finding of lint; may be repeated")
     common.flag(command, "--locked", "fail (exit 3) if python.lock does not match the requirements and the image")
@@ -45,8 +38,6 @@ def add_parsers(subparsers: Any) -> None:
     text += "path; may be repeated (default: for each MPI family of the definition)"
     common.repeated(command, "--site", "SITE", text)
     add_architecture(command, "build")
-    text = f"what builds the image: {', '.join(choice.BUILDERS)} (default: the first of them that is at hand)"
-    common.add(command, "--builder", "BUILDER", text, choices=choice.BUILDERS)
     text = "a secret for RUN --mount=type=secret: id=NAME,src=FILE or id=NAME,env=VARIABLE; may be repeated"
     common.repeated(command, "--secret", "SECRET", text)
     text = "an ssh agent or key for RUN --mount=type=ssh: default, or ID=PATH; may be repeated"
@@ -80,7 +71,7 @@ def run(args: argparse.Namespace) -> None:
     results = []
     with caches.in_use():
         for each in architectures.definitions(definition, args.architecture, sites):
-            built = build(each, options, lambda line: None if terminal.is_quiet() else progress.show_beside(line))
+            built = build(each, options, say)
             results.append(built)
             if not args.json:
                 _show(built)
@@ -89,6 +80,26 @@ def run(args: argparse.Namespace) -> None:
         terminal.show_json({**first, "others": others})
     site = settings.site_for_hint(args.site[0] if args.site else None)
     common.suggest(args, "pack", args.definition, "--site", site, "-o", f"{definition.name}.tar")
+
+
+def say(line: str) -> None:
+    """Print a line of a build's log beside its progress."""
+    if not terminal.is_quiet():
+        progress.show_beside(line)
+
+
+def add_settings(command: argparse.ArgumentParser) -> None:
+    """Add the options with the settings of this machine."""
+    text = "CA certificates for the build's downloads (default: $DEPLOYER_CA_BUNDLE, else the file in PIP_CERT, "
+    text += "SSL_CERT_FILE or REQUESTS_CA_BUNDLE); not copied into the image"
+    common.add(command, "--ca-bundle", "FILE", text, type=Path)
+    text = "pip's settings for the build (default: this host's indexes); not copied into the image"
+    common.add(command, "--pip-conf", "FILE", text, type=Path)
+    text = "deb lines of a Debian mirror for the base and the build (default: $DEPLOYER_APT_SOURCES, else "
+    text += "Debian's); not copied into the image"
+    common.add(command, "--apt-sources", "FILE", text, type=Path)
+    text = f"what builds the image: {', '.join(choice.BUILDERS)} (default: the first of them that is at hand)"
+    common.add(command, "--builder", "BUILDER", text, choices=choice.BUILDERS)
 
 
 def add_architecture(command: argparse.ArgumentParser, verb: str) -> None:

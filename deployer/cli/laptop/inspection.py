@@ -14,6 +14,7 @@ from deployer.connected.check import rehearsed
 from deployer.connected.ground import progress
 from deployer.contract.base.errors import UsageError
 from deployer.contract.bundle import sealed_file
+from deployer.contract.bundle.manifest import PROVENANCE_MEMBER, SBOM_MEMBER
 from deployer.system import files, terminal
 from deployer.system.trust.verify import begin, opened, size_of, verify
 
@@ -30,13 +31,14 @@ def add_parsers(subparsers: Any) -> None:
     common.add(which, "--html", "FILE", text, type=Path)
     common.add(command, "--since", "A.tar", "with --html: list the differences from this earlier bundle too")
     common.flag(which, "--sbom", "print its SBOM (CycloneDX JSON) unchanged")
+    common.flag(which, "--provenance", "print how it was built (an in-toto statement with SLSA provenance) unchanged")
 
 
 def run(args: argparse.Namespace) -> None:
-    """Show one of three views of a bundle."""
+    """Show one of the views of a bundle."""
     if args.since and not args.html:
         raise UsageError("--since requires --html FILE", "without a page: deployer diff A.tar B.tar")
-    if not (args.html or args.files or args.sbom) and show_several(args, args.bundle):
+    if not (args.html or args.files or args.sbom or args.provenance) and show_several(args, args.bundle):
         return
     if args.html or args.files:
         (_page if args.html else _files)(args)
@@ -44,12 +46,14 @@ def run(args: argparse.Namespace) -> None:
     with opened(args.bundle) as stream:
         bundle = begin(stream, args.bundle, [])
         manifest, rehearsals = bundle.manifest, rehearsed.of(bundle)
-        sbom = sealed_file.sbom(manifest, bundle.read)
+        sbom, made = (sealed_file.small(manifest, name, bundle.read) for name in (SBOM_MEMBER, PROVENANCE_MEMBER))
     document = sboms.parsed(sbom)
-    if args.sbom:
-        if sbom is None:
-            raise UsageError(f"{args.bundle} has no SBOM", "an older version of deployer packed it: pack it again")
-        terminal.show_text(sbom.decode())
+    if args.sbom or args.provenance:
+        what, text = ("SBOM", sbom) if args.sbom else ("provenance", made)
+        if text is None:
+            hint = "an older version of deployer packed it, or provenance: it is not of a definition"
+            raise UsageError(f"{args.bundle} has no {what}", hint)
+        terminal.show_text(text.decode())
         return
     flags = end_of_support.flags(document, dt.datetime.now(dt.timezone.utc).date())
     packages = sboms.counts(document)

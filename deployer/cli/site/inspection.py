@@ -10,8 +10,8 @@ from deployer.contract.base.json_records import Fields, parse
 from deployer.contract.base.shell import quoted
 from deployer.contract.base.text import counted
 from deployer.contract.bundle.job import RANKS
-from deployer.contract.bundle.manifest import DATA_PREFIX, OURS, REHEARSALS_PREFIX, Manifest
-from deployer.contract.bundle.sealed_file import TAIL, Seal, manifest_bytes, parse_manifest, sbom
+from deployer.contract.bundle.manifest import DATA_PREFIX, OURS, REHEARSALS_PREFIX, SBOM_MEMBER, Manifest
+from deployer.contract.bundle.sealed_file import TAIL, Seal, manifest_bytes, parse_manifest, small
 from deployer.contract.bundle.sshsig import Key
 from deployer.contract.site.plan import NO_MPI
 from deployer.site.install import incoming
@@ -98,7 +98,7 @@ def _packages(path: str, where: store.Store) -> List[str]:
         else:
             bundle = begin(opened_here.enter_context(opened(path)), path, [])
             manifest, read = bundle.manifest, bundle.read
-        data = sbom(manifest, read) or b"{}"
+        data = small(manifest, SBOM_MEMBER, read) or b"{}"
     components = Fields(parse(data, "the SBOM", IntegrityError), "the SBOM", IntegrityError).items("components")
     return sorted(f"{each.text('name')} {each.maybe_text('version') or ''}" for each in components)
 

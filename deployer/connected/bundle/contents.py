@@ -7,6 +7,7 @@ from typing import NamedTuple
 from deployer.connected.ground.scratch import Scratch
 from deployer.connected.linker.commands import ListedTree
 from deployer.connected.rootfs.archive import ArchiveImage
+from deployer.contract.base import json_records
 from deployer.contract.bundle.job import Job
 from deployer.contract.bundle.manifest import DataNeed
 
@@ -30,6 +31,7 @@ class Contents(NamedTuple):
         judge: raises Refused if the app folder does not match the image. It receives the image's root filesystem and
             environment. None: there is no definition.
         accept: the accepted findings of ``lint``, as in ``--accept``.
+        provenance: SLSA's predicate about its build; None: there is no definition.
         identity: returns the ``ArchiveImage.identity`` that ``read`` would return. None: the image must be read first.
     """
 
@@ -47,3 +49,4 @@ class Contents(NamedTuple):
     judge: Callable[[ListedTree, Sequence[str]], None] | None = None
     accept: Collection[str] = ()
     identity: Callable[[], str] | None = None
+    provenance: json_records.Record | None = None

@@ -232,6 +232,7 @@ def _packed(
                 layer = source.write(writer)
                 manifest = _write(writer, contents, layer, settings, folders, codec)._replace(mount_points=lacking)
                 layer = _write_sbom(writer, contents, layer)
+                _write_provenance(writer, contents, image=manifest.image.config_digest, layer=layer.raw.digest)
                 plans = _checked(writer, manifest, pairs, checking)
                 digest = writer.seal(manifest)
                 manifest = manifest._replace(members=writer.members, segments=writer.segments)
@@ -424,3 +425,11 @@ def _write_sbom(writer: BundleWriter, contents: Contents, layer: KnownLayer) -> 
     pieces = [piece.encode() for piece in layer.sbom[1:]]
     writer.pieces(manifests.SBOM_MEMBER, sum(map(len, pieces)), pieces)
     return layer
+
+
+def _write_provenance(writer: BundleWriter, contents: Contents, **digests: str) -> None:
+    """Write the statement about how an image and its layer, with these digests, were built."""
+    if contents.provenance:
+        from deployer.connected.bundle.about import provenance
+
+        writer.member(manifests.PROVENANCE_MEMBER, provenance.statement(contents.provenance, **digests))

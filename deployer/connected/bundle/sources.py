@@ -45,13 +45,14 @@ def from_definition(
     fetched.check_data(definition.folder, {name: data.choice for name, data in definition.hub_data.items()})
     if definition.is_data:
         return Contents(definition.name, definition.version, None, data=definition.data_folders)
+    from deployer.connected.bundle.about import provenance
     from deployer.connected.image.bases import alone
     from deployer.connected.image.lint import lint
     from deployer.connected.image.wheelhouse import wheelhouse
 
     fetched.check(definition.folder, definition.fetched)
     file = alone.ready(definition)
-    variants: dict[str, Path] = {}
+    image, variants = "", dict[str, Path]()
     if file is None:
         with alone.engine_or_archive(definition):
             image, variants = _built(definition, families)
@@ -61,13 +62,16 @@ def from_definition(
     needs = [DataNeed(name, data.bundle) for name, data in sorted(definition.data.items()) if data.bundle]
     carried = {f"{OURS[0]}{WHEELS}/{path.name}": path for path in wheelhouse.ready(definition)}
     carried.update({f"{OURS[0]}{VARIANTS}/{abi}/{path.name}": path for abi, path in variants.items()})
+    made = provenance.of_definition(definition, image, file, carried)
+    own = provenance.carried(provenance.own_files(definition))
+    carried.update({f"{provenance.PREFIX}{name}": path for name, path in own.items()})
     contents = contents._replace(
         jobs=definition.own_jobs, app=definition.app_folder, carried=carried, mpi=definition.families
     )
     if definition.horovod:
         contents = contents._replace(mpi=[abi for abi in definition.families or () if abi in variants])
     judge = functools.partial(lint.refuse_imports, definition, accept=accept)
-    return contents._replace(data=definition.data_folders, needs=needs, judge=judge, accept=accept)
+    return contents._replace(data=definition.data_folders, needs=needs, judge=judge, accept=accept, provenance=made)
 
 
 def families_for(definition: "Definition", profiles: "Sequence[Profile]") -> list[str] | None:

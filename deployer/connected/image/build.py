@@ -220,6 +220,7 @@ def _build(
         builder.name,
     )  # fmt: skip
     known_next_time = {"build_base": with_settings, "target": target.record() if target else None}
+    known_next_time["base_digest"] = engine.image_config(client, clean)["Layers"][0]
     files.write_text(str(receipt), json_records.pretty({**built.record(), **known_next_time}))
     return built
 

@@ -6,6 +6,7 @@ from an engine, an archive or a folder.
 """
 
 import os
+import re
 import struct
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -30,6 +31,7 @@ CHANGES = {
     "modes": "permissions changed: the owner can read and write",
     "mount_points": "mount points added: empty folders, over which the site binds its own",
     "owners": "owners replaced by root",
+    "password_days": "days of password changes in /etc/shadow set to a constant: otherwise each build differs",
     "pyc_repaired": "times of compiled Python files corrected: in the header, to the source's time",
     "pyc_stale": "outdated compiled Python files kept: older than their source, and not used by Python",
     "setuid": "setuid and setgid bits removed: no program can run with the rights of another user",
@@ -47,6 +49,8 @@ _CANARY, _CANARY_TEXT = os.fsencode(plan.CANARY).strip(b"/"), plan.CANARY_TEXT.e
 _NEEDED_FOLDERS = (*_KERNEL_FOLDERS, b"tmp", b"etc", b"home", b"root")
 _NEEDED_FILES = (b"etc/passwd", b"etc/group")
 
+#: Each line has the day on which the password was last changed (shadow(5)), in as many digits as in the constant.
+_SHADOW, _DAYS = (b"etc/shadow", b"etc/shadow-"), re.compile(rb"^([^:\n]*:[^:\n]*:)\d{5}:", re.MULTILINE)
 _PYC_HEADER = struct.Struct("<HHIII")  # magic, "\r\n", flags, source's mtime, source's size (PEP 552)
 _FIRST_PEP552_MAGIC = 3390  # Python 3.7
 
@@ -101,6 +105,9 @@ class FlattenedRootfs:
         node = self._nodes.get(entry.path)
         if node is None or node.data is None:
             return InMemory()  # a file that flatten made
+        if entry.path in _SHADOW:
+            self.changed["password_days"].append(entry.path)
+            return InMemory(_DAYS.sub(rb"\g<1>10000:", node.data.read(0, node.data.size)))
         if entry.path.endswith(b".pyc"):
             return InMemory(self._repaired(entry.path, node.data.read(0, node.data.size)))
         return node.data

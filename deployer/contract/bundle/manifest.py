@@ -27,7 +27,7 @@ PLANS_PREFIX = "deployer/plans/"
 #: Prefix of data folders, ``deployer/data/NAME/...``.
 DATA_PREFIX = "deployer/data/"
 #: The member with the SBOM.
-SBOM_MEMBER = "deployer/sbom.cdx.json"
+SBOM_MEMBER, PROVENANCE_MEMBER = "deployer/sbom.cdx.json", "deployer/provenance.json"
 #: Prefix of the kit, which contains tools that a site may lack.
 KIT_PREFIX = "deployer/kit/"
 #: Overlays: the wheelhouse, Horovod's variants (``variants/ABI``), and udocker.

@@ -202,15 +202,15 @@ def member_segments(manifest: Manifest, name: str) -> List[Segment]:
     return by_member[name]
 
 
-def sbom(manifest: Manifest, read: Callable[[Segment], bytes]) -> Optional[bytes]:
-    """Return the SBOM of a bundle, or None if it has none. Raises IntegrityError if it is too large.
+def small(manifest: Manifest, name: str, read: Callable[[Segment], bytes]) -> Optional[bytes]:
+    """Return a member's bytes, or None if the bundle has no such member. Raises IntegrityError if it is too large.
 
     Args:
         read: returns the bytes of a segment after checking its digest.
     """
-    segments = contents(manifest.members, manifest.segments).get(manifests.SBOM_MEMBER, ())
+    segments = contents(manifest.members, manifest.segments).get(name, ())
     if sum(segment.size for segment in segments) > MAX_MANIFEST:
-        raise IntegrityError(f"{manifests.SBOM_MEMBER} is too large to be read")
+        raise IntegrityError(f"{name} is too large to be read")
     return b"".join(map(read, segments)) or None
 
 

@@ -23,7 +23,7 @@ from deployer.connected.rootfs.secrets import MAX_SIZE, in_files
 from deployer.contract.base import json_records, records
 from deployer.contract.base.tarformat import FILE, TarEntry
 from deployer.contract.bundle import delta, sealed_file
-from deployer.contract.bundle.manifest import APP_PREFIX, DATA_PREFIX, OURS
+from deployer.contract.bundle.manifest import APP_PREFIX, DATA_PREFIX, OURS, SBOM_MEMBER
 from deployer.contract.rules.findings import Finding
 from deployer.system.trust.verify import begin, opened
 
@@ -140,7 +140,7 @@ class _Bundle:
     def packages(self) -> dict[tuple[str, str], str]:
         """Return the versions of the packages in the SBOM, by kind and name."""
         versions: dict[tuple[str, str], list[str]] = {}
-        for item in sbom.parsed(sealed_file.sbom(self.manifest, self._read)).get("components", ()):
+        for item in sbom.parsed(sealed_file.small(self.manifest, SBOM_MEMBER, self._read)).get("components", ()):
             if item.get("purl"):
                 key = PackageURL.from_string(item["purl"]).type, item["name"]
                 versions.setdefault(key, []).append(item.get("version", ""))

@@ -22,8 +22,8 @@ from deployer.connected.rootfs.running_code import HEAD, runs_code
 from deployer.contract.base.shell import quoted
 from deployer.contract.base.tarformat import FILE, TarEntry
 from deployer.contract.bundle import scan as scans
-from deployer.contract.bundle.manifest import APP_PREFIX, DATA_PREFIX, PLANS_PREFIX, Manifest
-from deployer.contract.bundle.sealed_file import contents, member_segments, sbom
+from deployer.contract.bundle.manifest import APP_PREFIX, DATA_PREFIX, PLANS_PREFIX, SBOM_MEMBER, Manifest
+from deployer.contract.bundle.sealed_file import contents, member_segments, small
 from deployer.contract.site import plan as plans
 from deployer.system.trust.verify import Verification, begin, opened, size_of, verify
 
@@ -62,7 +62,7 @@ def make(path: str, before: str | None, today: dt.date) -> str:
             verified = verify(stream, path, progress=advance)
         bundle = begin(stream, path)
         manifest = bundle.manifest
-        document = sboms.parsed(sbom(manifest, bundle.read))
+        document = sboms.parsed(small(manifest, SBOM_MEMBER, bundle.read))
         found = _searched(bundle)
         running = _running(bundle)
         made = [plans.read(_content(bundle, name), name) for name in _members(manifest, PLANS_PREFIX)]

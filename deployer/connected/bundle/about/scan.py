@@ -9,6 +9,7 @@ from deployer.connected.bundle.about import sbom, scan_reports
 from deployer.connected.ground.sign import signed_text
 from deployer.contract.base.errors import UsageError
 from deployer.contract.bundle import plan_update, sealed_file, sshsig
+from deployer.contract.bundle.manifest import SBOM_MEMBER
 from deployer.contract.bundle.scan import SEVERITIES, SUFFIX, Scan, Vulnerability, read
 from deployer.contract.bundle.sshsig import Key
 from deployer.system import files, terminal
@@ -36,7 +37,7 @@ def make(
     """
     with opened(bundle) as stream:
         whole = begin(stream, bundle, ())
-        packages = sealed_file.sbom(whole.manifest, whole.read)
+        packages = sealed_file.small(whole.manifest, SBOM_MEMBER, whole.read)
     if packages is None:
         raise UsageError(f"{bundle} has no SBOM", "an older version of deployer packed it: pack it again")
     limit = scan_reports.MAX_SIZE

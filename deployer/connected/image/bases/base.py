@@ -106,8 +106,7 @@ def debian(
         JobFailed: mmdebstrap failed, for example because a package does not exist.
         SpaceError: there is not enough space for the tarball.
     """
-    key = base_key(base)
-    tag = f"{imported.REPOSITORY}:{key}"
+    tag = tag_of(base)
     if engine.has_image(client, tag):
         return tag
     tarball = debian_tarball(base, host, say, offline)
@@ -134,13 +133,20 @@ def tarball_of(base: Base) -> Path:
     return caches.BASES.folder / f"{base.debian}-{base_key(base)}.tar"
 
 
+def tag_of(base: Base) -> str:
+    """Return the name of a Debian base in the engine."""
+    return f"{imported.REPOSITORY}:{base_key(base)}"
+
+
 def base_key(base: Base) -> str:
     """Return the key of a base: a short digest of suite, packages, architecture, mmdebstrap's version and recipe."""
     if this_machine.without_mmdebstrap():
         maker = helper.name(BuildSettings(), BY_KERNEL[str(base.machine)].oci)
     else:
         maker = process.run(["mmdebstrap", "--version"], timeout=30).stdout.strip()
-    return caches.key(RECIPE, base.debian, sorted(set(base.include)), base.machine, maker)
+    return caches.key(
+        RECIPE, base.debian, sorted(set(base.include)), base.machine, maker, *([True] if base.again else [])
+    )
 
 
 def _make(base: Base, host: BuildSettings, tarball: Path, say: Callable[[str], None]) -> None:

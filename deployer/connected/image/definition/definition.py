@@ -122,6 +122,12 @@ class Base(Model):
     sha256: Sha256 | None = None
 
     _machine: str | None = PrivateAttr(default=None)
+    _again: bool = PrivateAttr(default=False)
+
+    @property
+    def again(self) -> bool:
+        """Return whether it is made although the cache has it."""
+        return self._again
 
     @property
     def machine(self) -> str | None:
@@ -330,7 +336,7 @@ class Definition(Model):
     data: dict[BundleName, DataFolder] = {}
     jobs: dict[BundleName, JobDefinition] = {}
 
-    _folder: Path = PrivateAttr(default=Path())
+    _file: Path = PrivateAttr(default=Path(FILE))
     _fetched: dict[str, fetched.FetchedJob] = PrivateAttr(default={})
 
     @field_validator("dockerfile")
@@ -469,9 +475,9 @@ class Definition(Model):
     @property
     def data_folders(self) -> dict[str, Path]:
         """Return the data folders that the bundle contains, by name."""
-        own = {name: self._folder / data.folder for name, data in self.data.items() if data.folder is not None}
-        own.update({name: self._folder / fetched.DATA / name for name in self.hub_data})
-        return {**own, **({fetched.FOLDER: self._folder / fetched.FOLDER} if self._fetched else {})}
+        own = {name: self.folder / data.folder for name, data in self.data.items() if data.folder is not None}
+        own.update({name: self.folder / fetched.DATA / name for name in self.hub_data})
+        return {**own, **({fetched.FOLDER: self.folder / fetched.FOLDER} if self._fetched else {})}
 
     @property
     def hub_data(self) -> dict[str, DataFolder]:
@@ -491,14 +497,19 @@ class Definition(Model):
         return made
 
     @property
+    def file(self) -> Path:
+        """Return the file of the definition."""
+        return self._file
+
+    @property
     def folder(self) -> Path:
         """Return the folder of the definition."""
-        return self._folder
+        return self._file.parent
 
     @property
     def context_folder(self) -> Path:
         """Return the folder with the files that a build can read."""
-        return self._folder / self.context if self.context else self._folder
+        return self.folder / self.context if self.context else self.folder
 
     @property
     def dockerfile_path(self) -> Path | None:
@@ -509,15 +520,19 @@ class Definition(Model):
     @property
     def app_folder(self) -> Path | None:
         """Return the app folder, which is not part of the image, or None if there is none."""
-        folder = self._folder / (self.app or "app")
+        folder = self.folder / (self.app or "app")
         return folder if self.app or files.is_folder(str(folder)) else None
 
-    def on(self, machine: str | None) -> "Definition":
-        """Return the definition for one processor, with the kernel's name; None: whatever its base is for."""
-        if self.base is None or machine is None:
+    def on(self, machine: str | None, again: bool = False) -> "Definition":
+        """Return the definition for one processor, with the kernel's name; None: whatever its base is for.
+
+        Args:
+            again: make its base although the cache has it.
+        """
+        if self.base is None or (machine is None and not again):
             return self
         base = self.base.model_copy()
-        base._machine = machine
+        base._machine, base._again = machine, again
         return self.model_copy(update={"base": base})
 
     @property
@@ -555,7 +570,7 @@ def load(path: str | Path) -> Definition:
     """
     file = _find(Path(path))
     definition = load_model(Definition, file, "a definition (bundle.yaml)")
-    definition._folder = file.parent
+    definition._file = file
     definition._fetched = {name: job for name, job in fetched.read(file.parent).items() if name in definition.jobs}
     if definition._fetched and fetched.FOLDER in definition.data:
         raise UsageError(f"{file}: data: {fetched.FOLDER} is the name of what `fetch` downloaded", "rename it")

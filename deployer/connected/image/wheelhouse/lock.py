@@ -123,20 +123,25 @@ def requirements_digest(path: Path) -> str:
         UsageError: a line cannot be locked. The message has its file and line.
     """
     digest = hashlib.sha256()
-    todo, done = [path.resolve()], set()
+    for text in requirement_files(path).values():
+        digest.update(f"{len(text)}\n{text}".encode())
+    return digest.hexdigest()
+
+
+def requirement_files(path: Path) -> dict[Path, str]:
+    """Return the texts of a requirements file and its included files. Raises as ``requirements_digest`` does."""
+    todo, done = [path.resolve()], dict[Path, str]()
     while todo:
         file = todo.pop(0)
         if file in done:
             continue
-        done.add(file)
-        text = files.read_text(str(file), "python.requirements in bundle.yaml names it")
-        digest.update(f"{len(text)}\n{text}".encode())
+        text = done[file] = files.read_text(str(file), "python.requirements in bundle.yaml names it")
         for number, line in requirement_lines(text):
             if included := INCLUDE.fullmatch(line):
                 todo.append(file.parent / included[1])
             else:
                 _check_line(f"{file}:{number}", line)
-    return digest.hexdigest()
+    return done
 
 
 def requirement_lines(text: str) -> Iterator[tuple[int, str]]:

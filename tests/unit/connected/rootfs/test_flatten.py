@@ -211,3 +211,14 @@ def test_each_kind_of_change_has_its_meaning() -> None:
     source = Path(flatten.__file__).read_text()
     kinds = re.findall(r'changed\["(\w+)"\]|^            \("(\w+)", |(?:DEVICE|SOCKET): "(\w+)"', source, re.MULTILINE)
     assert sorted({name for found in kinds for name in found if name}) == sorted(flatten.CHANGES)
+
+
+def test_days_of_passwords_are_constant() -> None:
+    layers = []
+    for day in (20420, 20421):
+        tar = Tar()
+        tar.add("etc/shadow", b"root:*:%d:0:99999:7:::\nsync:!!:%d:::::1:\nodd\n:x:1:\n" % (day, day))
+        tree = tar.tree()
+        layers.append(content(tree, b"etc/shadow"))
+        assert tree.changes["password_days"] == 1
+    assert layers[0] == layers[1] == b"root:*:10000:0:99999:7:::\nsync:!!:10000:::::1:\nodd\n:x:1:\n"

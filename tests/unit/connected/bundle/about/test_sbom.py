@@ -13,6 +13,7 @@ from deployer.connected.bundle.contents import Contents
 from deployer.connected.rootfs.archive import ArchiveImage
 from deployer.contract.base.errors import IntegrityError
 from deployer.contract.bundle import sealed_file
+from deployer.contract.bundle.manifest import SBOM_MEMBER
 from deployer.system.trust.verify import begin, opened
 from tests import bundles, wheels
 from tests.tars import layer, root_of
@@ -102,14 +103,14 @@ def test_every_bundle_has_one_and_a_damaged_one_is_told(tmp_path: Path) -> None:
     path = packing.pack(contents, [], tmp_path / "b.tar").path
     with opened(str(path)) as stream:
         bundle = begin(stream, str(path))
-        data = sealed_file.sbom(bundle.manifest, bundle.read)
+        data = sealed_file.small(bundle.manifest, SBOM_MEMBER, bundle.read)
     assert data
     assert sbom.counts(json.loads(data)) == {"deb": 1}
     bundles.flip(path, path.read_bytes().index(b"pkg:deb/debian/x"))
     with opened(str(path)) as stream:
         bundle = begin(stream, str(path))
         with pytest.raises(IntegrityError):
-            sealed_file.sbom(bundle.manifest, bundle.read)
+            sealed_file.small(bundle.manifest, SBOM_MEMBER, bundle.read)
 
 
 @pytest.mark.parametrize(
