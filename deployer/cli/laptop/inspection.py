@@ -10,10 +10,8 @@ from deployer.cli.site.inspection import show_manifest, show_several
 from deployer.connected.bundle.about import end_of_support
 from deployer.connected.bundle.about import sbom as sboms
 from deployer.connected.bundle.about.listing import files_of
-from deployer.connected.check import rehearsed
 from deployer.connected.ground import progress
 from deployer.contract.base.errors import UsageError
-from deployer.contract.bundle.manifest import REHEARSALS_PREFIX
 from deployer.contract.bundle.sealed_file import read_manifest
 from deployer.system import files, terminal
 from deployer.system.trust.verify import begin, opened, read_manifest_block, read_seal, size_of, verify
@@ -45,8 +43,6 @@ def run(args: argparse.Namespace) -> None:
     with opened(args.bundle) as stream:
         seal = read_seal(stream, args.bundle)
         manifest = read_manifest(read_manifest_block(stream, seal), seal)
-        carries = any(member.name.startswith(REHEARSALS_PREFIX) for member in manifest.members)
-        rehearsals = rehearsed.of(begin(stream, args.bundle)) if carries else []
         sbom = sboms.read(stream, manifest)
     document = sboms.parsed(sbom)
     if args.sbom:
@@ -60,16 +56,11 @@ def run(args: argparse.Namespace) -> None:
         **manifest.record(),
         "segments": len(manifest.segments),
         "packages": packages if sbom else None,
-        "rehearsals": [outcome.record() for outcome in rehearsals],
         "out_of_support": [flag.record() for flag in flags],
     }
     if common.as_json(args, record):
         return
     show_manifest(manifest)
-    for outcome in rehearsals:
-        day = dt.datetime.fromtimestamp(outcome.date, dt.timezone.utc).date()
-        where = f" for {outcome.site}" if outcome.site else ""
-        terminal.show(*common.wrapped(f"job {outcome.job} rehearsed on {day}{where} {outcome.summary()}", "", "    "))
     counts = ", ".join(f"{count} {_KINDS.get(kind, kind)}" for kind, count in packages.items())
     terminal.show(f"packages: {counts or 'none known'}" if sbom else "packages: unknown, the bundle has no SBOM")
     for flag in flags:

@@ -9,7 +9,6 @@ raise its min_reader: unknown fields, which readers skip elsewhere, would be byt
 
 import functools
 import hashlib
-import json
 import re
 from typing import Dict, Iterable, List, NamedTuple, Tuple
 
@@ -200,20 +199,6 @@ def member_segments(manifest: Manifest, name: str) -> List[Segment]:
     if name not in by_member:
         raise IntegrityError(f"the bundle has no member {name}")
     return by_member[name]
-
-
-def payload(manifest: Manifest) -> str:
-    """Return the hexadecimal digest of everything in a bundle before the outcomes of its rehearsals."""
-    position = 0
-    for member in manifest.members:
-        if member.name.startswith(manifests.REHEARSALS_PREFIX):
-            break
-        position += len(member_header(member)) + member.size + tarformat.padding(member.size)
-    fields = manifest.record()
-    del fields["members"], fields["segments"]
-    earlier = (segment for segment in manifest.segments if segment.offset < position)
-    before = [(segment.kind, segment.size, segment.sha256) for segment in earlier]
-    return hashlib.sha256(json.dumps([fields, before], sort_keys=True).encode()).hexdigest()
 
 
 def contents(members: Iterable[BundleMember], segments: Iterable[Segment]) -> Dict[str, List[Segment]]:

@@ -13,7 +13,6 @@ from deployer.connected.bundle.about import sbom as sboms
 from deployer.connected.bundle.about.diff import diff
 from deployer.connected.bundle.about.listing import files_of
 from deployer.connected.bundle.package_files import PackageFiles
-from deployer.connected.check import rehearsed
 from deployer.connected.ground import progress
 from deployer.connected.ground.reports.html_page import page
 from deployer.connected.rootfs.entries import shown
@@ -29,7 +28,7 @@ _SECTIONS = (
     "What it is",
     "Files outside of packages",
     "Addresses",
-    "Verdict and rehearsal",
+    "Verdict",
     "Packages",
     "Changes by flatten",
     "Files of the bundle",
@@ -62,7 +61,6 @@ def make(path: str, before: str | None, today: dt.date) -> str:
         document = sboms.parsed(sboms.read(stream, manifest))
         found = _searched(bundle)
         made = [plans.read(_content(bundle, name), name) for name in _members(manifest, PLANS_PREFIX)]
-        rehearsals = rehearsed.of(bundle)
     return page(
         "bundle.html",
         title=f"Bundle {manifest.name} {manifest.version}",
@@ -73,10 +71,6 @@ def make(path: str, before: str | None, today: dt.date) -> str:
         verified=verified,
         jobs=[(job, quoted(job.command)) for job in manifest.jobs],
         plans=made,
-        rehearsals=[
-            (each.job, dt.datetime.fromtimestamp(each.date, dt.timezone.utc).date(), each.summary())
-            for each in rehearsals
-        ],
         packages=list(_packages(document, today)),
         late=len(end_of_support.flags(document, today)),
         today=today,
