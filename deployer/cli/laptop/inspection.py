@@ -10,7 +10,6 @@ from deployer.cli.site.inspection import show_manifest, show_several
 from deployer.connected.bundle.about import end_of_support
 from deployer.connected.bundle.about import sbom as sboms
 from deployer.connected.bundle.about.listing import files_of
-from deployer.connected.check import rehearsed
 from deployer.connected.ground import progress
 from deployer.contract.base.errors import UsageError
 from deployer.contract.bundle import sealed_file
@@ -45,7 +44,7 @@ def run(args: argparse.Namespace) -> None:
         return
     with opened(args.bundle) as stream:
         bundle = begin(stream, args.bundle, [])
-        manifest, rehearsals = bundle.manifest, rehearsed.of(bundle)
+        manifest = bundle.manifest
         sbom, made = (sealed_file.small(manifest, name, bundle.read) for name in (SBOM_MEMBER, PROVENANCE_MEMBER))
     document = sboms.parsed(sbom)
     if args.sbom or args.provenance:
@@ -61,16 +60,11 @@ def run(args: argparse.Namespace) -> None:
         **manifest.record(),
         "segments": len(manifest.segments),
         "packages": packages if sbom else None,
-        "rehearsals": [outcome.record() for outcome in rehearsals],
         "out_of_support": [flag.record() for flag in flags],
     }
     if common.as_json(args, record):
         return
     show_manifest(manifest)
-    for outcome in rehearsals:
-        day = dt.datetime.fromtimestamp(outcome.date, dt.timezone.utc).date()
-        where = f" for {outcome.site}" if outcome.site else ""
-        terminal.show(*common.wrapped(f"job {outcome.job} rehearsed on {day}{where} {outcome.summary()}", "", "    "))
     counts = ", ".join(f"{count} {_KINDS.get(kind, kind)}" for kind, count in packages.items())
     terminal.show(f"packages: {counts or 'none known'}" if sbom else "packages: unknown, the bundle has no SBOM")
     for flag in flags:

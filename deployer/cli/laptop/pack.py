@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from deployer.connected.image.definition.definition import Definition
     from deployer.connected.site_profile.profile import Profile
-    from deployer.contract.rehearsal.rehearsal import Rehearsal
 
 
 #: The parts in ``deployer.connected.bundle.kit``. Importing that module only for the names would be slow.
@@ -64,13 +63,10 @@ def add_parsers(subparsers: Any) -> None:
     command.add_argument("--codec", choices=("zstd", "gzip"), default="zstd", help="gzip: for sites without libzstd")
     common.add(command, "--changes", "FILE", "list each path that flatten changed, and how", type=Path)
     common.flag(command, "--no-cache", "do not read or write the caches of compressed frames and facts")
-    text = "then rehearse the first job, for the first --site, and store the outcome in the bundle; exit 3 if it finds "
-    text += "an error"
-    common.flag(command, "--rehearse", text)
     common.add(command, "-o", "--output", "B.tar", "write the bundle to this file", required=True)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     """Pack, and print the result. Raises UsageError unless exactly one source is given."""
     given = [args.definition, args.image, args.archive, args.rootfs]
     if sum(source is not None for source in given) != 1:
@@ -85,17 +81,19 @@ def run(args: argparse.Namespace) -> int:
     if args.architecture and not args.definition:
         raise UsageError("--architecture requires DEF", "an image, an archive and a folder have their own")
     if not args.definition:
-        return _print(args, [_pack(args, None, sites, Path(args.output))], sites)
+        _print(args, [_pack(args, None, sites, Path(args.output))])
+        return
     from deployer.connected.bundle import architectures
     from deployer.connected.image.definition.definition import load
 
     definitions = architectures.definitions(load(args.definition), args.architecture, sites)
     if len(definitions) == 1:
-        return _print(args, [_pack(args, definitions[0], sites, Path(args.output))], sites)
-    return _several(args, definitions, sites)
+        _print(args, [_pack(args, definitions[0], sites, Path(args.output))])
+        return
+    _several(args, definitions, sites)
 
 
-def _several(args: argparse.Namespace, definitions: "Sequence[Definition]", sites: "list[Profile]") -> int:
+def _several(args: argparse.Namespace, definitions: "Sequence[Definition]", sites: "list[Profile]") -> None:
     """Pack a bundle for each processor, and join them into one file."""
     from deployer.connected.bundle import architectures, joined
 
@@ -110,47 +108,34 @@ def _several(args: argparse.Namespace, definitions: "Sequence[Definition]", site
             fitting = [own for site in sites if (own := architectures.fitting(site, str(definition.machine)))]
             packed.append(_pack(args, definition, fitting, part))
             lock(cleanup.enter_context(part.open("rb")))  # so that the next pack does not reap it
-        several = joined.join([each.path for each, _ in packed], output)
+        several = joined.join([each.path for each in packed], output)
     named = zip(several.paths(str(output)), packed, strict=True)
-    return _print(args, [(each._replace(path=Path(path)), outcome) for path, (each, outcome) in named], sites)
+    _print(args, [each._replace(path=Path(path)) for path, each in named])
 
 
 def _pack(
     args: argparse.Namespace, definition: "Definition | None", sites: "list[Profile]", output: Path
-) -> "tuple[packing.Packed, Rehearsal | None]":
-    """Pack one bundle, and rehearse it if asked."""
+) -> packing.Packed:
+    """Pack one bundle."""
     cache = None if args.no_cache else framecache.default_folder()
     with caches.in_use():
         contents = _contents(args, definition, sites)
         contents = contents._replace(kit=args.kit, mount_points=args.mount_point, accept=args.accept)
         checking = _checking(args)
-        packed = packing.pack(contents, sites, output, args.codec, cache, args.changes, checking, terminal.tell)
-    outcome = None
-    if args.rehearse:  # the first job, for the first site
-        from deployer.connected.bundle import rehearsals
-        from deployer.connected.rehearse.ask import ways
-
-        outcome = ways.usual(str(output), None, sites[0] if sites else None, terminal.tell)
-        rehearsals.record(output, outcome)  # the bundle has no signatures yet
-    return packed, outcome
+        return packing.pack(contents, sites, output, args.codec, cache, args.changes, checking, terminal.tell)
 
 
-def _print(
-    args: argparse.Namespace, results: "list[tuple[packing.Packed, Rehearsal | None]]", sites: "list[Profile]"
-) -> int:
-    """Print what was packed, and return the exit code."""
-    code = max(outcome.exit_code if outcome else 0 for _, outcome in results)
-    parts = [{**packed.record(), **({"rehearsal": outcome.record()} if outcome else {})} for packed, outcome in results]
+def _print(args: argparse.Namespace, results: Sequence[packing.Packed]) -> None:
+    """Print what was packed."""
+    parts = [packed.record() for packed in results]
     if common.as_json(args, {**parts[0], "others": parts[1:]}):
-        return code
-    for packed, outcome in results:
-        _show(packed, outcome)
-    if not code:
-        _suggest(args, results[0][0], sites)
-    return code
+        return
+    for packed in results:
+        _show(packed)
+    _suggest(args, results[0])
 
 
-def _show(packed: packing.Packed, outcome: "Rehearsal | None") -> None:
+def _show(packed: packing.Packed) -> None:
     image, frames = packed.manifest.image, packed.frames
     what = f"{image.entries} entries, {human(image.raw_size)} unpacked"
     what = f"{what}; {packed.reused} of {frames} frames from the cache" if image.entries else "only data"
@@ -162,8 +147,6 @@ def _show(packed: packing.Packed, outcome: "Rehearsal | None") -> None:
         if plan.checked:
             terminal.show(f"check {name}: {plan.checked.said}")
             show(plan.checked, [plan.way])
-    if outcome:
-        common.show_rehearsal(outcome)
 
 
 def in_words(changes: "Mapping[str, int]") -> str:
@@ -171,30 +154,15 @@ def in_words(changes: "Mapping[str, int]") -> str:
     return ", ".join(f"{count} {CHANGES.get(kind, kind).partition(':')[0]}" for kind, count in changes.items())
 
 
-def _suggest(args: argparse.Namespace, packed: packing.Packed, profiles: "list[Profile]") -> None:
-    """Print the next command: `push` after any required steps, for a plan that may run or a data-only bundle."""
+def _suggest(args: argparse.Namespace, packed: packing.Packed) -> None:
+    """Print the next command: `push` for a plan that may run or a data-only bundle."""
     sites = [site for site, _ in map(_site, args.site)]
     site = settings.site_for_hint(sites[0] if sites else None)
     verdicts = [plan.checked.without(limits.CODES).verdict for plan in packed.plans if plan.checked]
     if packed.manifest.is_data or (verdicts and set(verdicts) != {REFUSE}):
-        if not packed.manifest.is_data and (words := _rehearsal_due(args, packed, profiles)):
-            common.suggest(args, "rehearse", args.output, *words, "--site", site, "--record")
-            return
         common.suggest(args, "push", args.output, site)
     elif not sites:
         common.suggest(args, "check", args.output, "--site", site)
-
-
-def _rehearsal_due(args: argparse.Namespace, packed: packing.Packed, profiles: "list[Profile]") -> list[str]:
-    """Return the job that must be rehearsed before the first site accepts the bundle; empty if none is due."""
-    policy = profiles[0].policy if profiles else None
-    if policy is None or not policy.rehearsal:
-        return []
-    from deployer.connected.check import rehearsed
-
-    if rehearsed.CODE in args.accept:
-        return []
-    return [job.name for job in packed.manifest.jobs[int(args.rehearse) :]][:1]  # --rehearse has done the first
 
 
 def _checking(args: argparse.Namespace) -> Checking:

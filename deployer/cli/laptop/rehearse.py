@@ -3,7 +3,6 @@
 import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deployer.cli.laptop import named_bundle, settings
@@ -43,8 +42,6 @@ def add_parsers(subparsers: Any) -> None:
     common.flag(command, "--strict", text)
     text = "where the simulated site is made (default: namespaces if this machine can make them, else docker)"
     command.add_argument("--engine", choices=WAYS, help=text)
-    text = "store the outcome in the bundle: inspect shows it, and policies can require it; signatures become invalid"
-    common.flag(command, "--record", text)
     command.epilog = (
         "Words after -- are added to the end of the job's command. "
         "Exit: 0 RUN, WARN or UNKNOWN (with --strict: RUN alone), else 3. `deployer explain` lists the rules."
@@ -76,11 +73,6 @@ def run(args: argparse.Namespace) -> int:
         common.show_rehearsal(outcome)
         terminal.show(f"simulated by: {done.way}", f"log: {done.folder}/output.log")
     sys.stdout.flush()  # print the report before any later error
-    if args.record:
-        from deployer.connected.bundle import rehearsals
-
-        if rehearsals.record(Path(bundle), outcome):
-            terminal.warn("the bundle's signatures are void: sign it again (deployer sign)")
     if args.strict and outcome.checked.verdict != RUN:
         return Refused.exit_code
     if not outcome.exit_code:

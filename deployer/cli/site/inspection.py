@@ -10,7 +10,7 @@ from deployer.contract.base.json_records import Fields, parse
 from deployer.contract.base.shell import quoted
 from deployer.contract.base.text import counted
 from deployer.contract.bundle.job import RANKS
-from deployer.contract.bundle.manifest import DATA_PREFIX, OURS, REHEARSALS_PREFIX, SBOM_MEMBER, Manifest
+from deployer.contract.bundle.manifest import DATA_PREFIX, OURS, SBOM_MEMBER, Manifest
 from deployer.contract.bundle.sealed_file import TAIL, Seal, manifest_bytes, parse_manifest, small
 from deployer.contract.bundle.sshsig import Key
 from deployer.contract.site.plan import NO_MPI
@@ -122,8 +122,6 @@ def show_manifest(manifest: Manifest) -> None:
         terminal.show(*common.wrapped(f"job {job.name}: {layout}: {quoted(job.command)}", "", "    "))
     folders: Dict[str, List[int]] = {}
     for member in manifest.members:
-        if member.name.startswith(REHEARSALS_PREFIX):
-            continue
         if member.name.startswith(DATA_PREFIX):
             folders.setdefault(member.name[len(DATA_PREFIX) :].partition("/")[0], []).append(member.size)
         else:

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from deployer.connected.check import kit_files, rehearsed
+from deployer.connected.check import kit_files
 from deployer.connected.check.checking import USUAL, Checking
 from deployer.connected.check.rules import (
     command,
@@ -87,7 +87,7 @@ CODES = (
     "mpi.cxx", "mpi.escape", "mpi.family", "mpi.gtl", "mpi.mixed", "mpi.rpath", "mpi.serial", "mpi.spawn",
     "mpi.symbols", "mpi.unused", "mpi.variable", "node.architecture", "plan.refused", "pmi.not-offered",
     "pmi.truncated", "pmi.unmet", "profile.age", "proof.outside", "python.syntax", "queue.nodes", "queue.time",
-    "rehearse.none", "runtime.bind-path", "runtime.fuse", "runtime.namespaces", "runtime.none", "runtime.old",
+    "runtime.bind-path", "runtime.fuse", "runtime.namespaces", "runtime.none", "runtime.old",
     "runtime.private", "runtime.start", "runtime.unsupported", "space.files", "space.purge", "space.size", "wheel.tags",
     "workdir.missing", "workdir.read-only",
 )  # fmt: skip
@@ -173,7 +173,6 @@ def check_carried(bundle: Bundle, profile: Profile, cache: Path | None = None) -
             continue
         accepted = carried.checked.accepted if carried.checked else []
         checked = check_plan(bundle, profile, carried, Checking(accepted, cache))
-        checked = judged([*checked.findings, *rehearsed.required(bundle, profile)], accepted)
         to_send = carried._replace(checked=carried.checked and _to_send(carried.checked))
         verdicts.append(Verdict(carried.bundle, carried.site, carried.partition, _to_send(checked), to_send))
     return verdicts
@@ -209,7 +208,6 @@ def _verdict(bundle: Bundle, profile: Profile, partition: str | None, how: Check
     try:
         plan = make_plan(profile, label, bundle.manifest.mpi, partition)
         checked = check_plan(bundle, profile, plan, how)
-        checked = judged([*checked.findings, *rehearsed.required(bundle, profile)], how.accept)
     except (Refused, Unknown) as error:
         findings = [site.no_plan(profile, error)]
         if not (profile.partitions and apart(profile, profile.partition(partition)[1])):

@@ -1,6 +1,5 @@
 """deploy: build, pack, check, push and submit, each stage only if something changed; then follow the job.
 
-A site whose policy requires rehearsals adds a stage before the check.
 
 A stage that fails ends the deploy with its own error and exit code. The next deploy continues from there: a build and
 a pack from their caches, a push with the parts that have arrived. A job that nobody followed to its end is followed,
@@ -16,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from deployer.connected.bundle.contents import Contents
-from deployer.connected.check import rehearsed
 from deployer.connected.deploy import last_deploy, packing
 from deployer.connected.deploy.packing import DeployRequest, DeployStage, PackedBundle, Packing, megabytes
 from deployer.connected.image.definition.definition import load
@@ -24,12 +22,9 @@ from deployer.connected.transfer.published import profile_of
 from deployer.connected.transfer.remote import Remote
 from deployer.connected.transfer.submission import Submission, status_of
 from deployer.contract.base import dialogue, json_records, records
-from deployer.contract.base.errors import DeployerError, Refused
+from deployer.contract.base.errors import DeployerError
 from deployer.contract.base.json_records import Fields
-from deployer.contract.rehearsal.rehearsal import Rehearsal
-from deployer.contract.rules.findings import WARNING
-from deployer.contract.rules.verdict import MISSING_FACTS
-from deployer.system.trust.verify import begin, opened, read_seal
+from deployer.system.trust.verify import begin, opened
 
 if TYPE_CHECKING:  # stages import these while the connection is made, which takes as long
     from deployer.connected.check.check import Verdict
@@ -47,7 +42,7 @@ class Deployed(NamedTuple):
     Attributes:
         bundle: the file; None after a dry run that would pack.
         digest: the bundle's digest; empty after such a dry run.
-        verdict: the verdict of ``check``; None after such a dry run, if it would rehearse, or for a data-only bundle.
+        verdict: the verdict of ``check``; None after such a dry run, or for a data-only bundle.
         folder: the installed image on the site; None after a dry run.
         job: the name of the job; empty if none was submitted.
         job_id: the scheduler's job number.
@@ -141,14 +136,8 @@ class Deploy(Packing):
         """Run the stages after the build."""
         packed = self._pack(contents) if contents else None
         if packed is None:
-            rehearses = [packing.REHEARSE] if self._needs_rehearsal() else []
-            self._not_yet(*rehearses, packing.CHECK, packing.PUSH, *([] if self.definition.is_data else [packing.RUN]))
+            self._not_yet(packing.CHECK, packing.PUSH, *([] if self.definition.is_data else [packing.RUN]))
             return Deployed(None)
-        if self._needs_rehearsal():
-            packed = self._rehearse(packed)
-            if self.stages[-1].state == packing.WOULD:  # without the outcomes, check would refuse it
-                self._not_yet(packing.CHECK, packing.PUSH, packing.RUN)
-                return Deployed(packed.path, packed.digest)
         verdict = None if self.definition.is_data else self._check(packed)
         pushed = self._push(packed, self._submission(packed))
         done = Deployed(packed.path, packed.digest, verdict, pushed.folder)
@@ -169,56 +158,6 @@ class Deploy(Packing):
             end = self._begin(name)
             end(packing.WOULD, "depends on the stages before it")
 
-    def _requires_rehearsal(self) -> bool:
-        policy = self.profile.policy
-        return policy is not None and bool(policy.rehearsal) and not self.definition.is_data
-
-    def _needs_rehearsal(self) -> bool:
-        return self._requires_rehearsal() and rehearsed.CODE not in self._request.accept
-
-    def _rehearse(self, packed: PackedBundle) -> PackedBundle:
-        """Rehearse the jobs without a clean outcome in the bundle, store the outcomes, and return the new bundle."""
-        from deployer.connected.bundle import rehearsals
-        from deployer.connected.rehearse.ask import ways
-
-        request, path = self._request, packed.path
-        end = self._begin(packing.REHEARSE)
-        with self._forgotten_if_damaged(path):
-            with opened(str(path)) as stream:
-                bundle = begin(stream, str(path))
-                names = [finding.subject for finding in rehearsed.required(bundle, self.profile)]
-                self._warn_of(rehearsed.of(bundle))
-            if not names or request.dry_run:
-                state, text = (packing.WOULD, "rehearse ") if names else (packing.UNCHANGED, "each job was rehearsed")
-                end(state, text + ", ".join(names))
-                return packed
-            last = last_deploy.recorded(path)
-            digest = packed.digest
-            for name in names:
-                outcome = ways.usual(str(path), name, self.profile, self._say, request.partition)
-                if not outcome.is_clean:
-                    against = outcome.checked.against[0]
-                    text = f"the rehearsal of {outcome.job}: {against.code}: {against.subject}: {against.message}"
-                    raise Refused(text, against.remedy)
-                self._warn_of([outcome])
-                rehearsals.record(path, outcome)
-                with opened(str(path)) as stream:
-                    digest = read_seal(stream, str(path)).digest
-                if not request.key:  # keep it even if the next rehearsal fails
-                    self._keep(path, last, digest)
-            if request.key:  # only once: the user may have to touch a security key
-                self._keep(path, last, digest)
-            end(packing.DONE, f"{', '.join(names)}: no error")
-            return PackedBundle(path, digest)
-
-    def _warn_of(self, outcomes: Sequence[Rehearsal]) -> None:
-        """Show the warnings of rehearsals, such as a network error that the program ignored."""
-        for outcome in outcomes:
-            for finding in (item.finding for item in outcome.findings):
-                if finding.severity in (WARNING, MISSING_FACTS):
-                    text = f"{finding.code}: {finding.subject}: {finding.message}"
-                    self._say(f"warning: the rehearsal of {outcome.job}: {text}")
-
     def _check(self, packed: PackedBundle) -> "Verdict":
         from deployer.connected.check.check import verdict_of
         from deployer.connected.transfer import push as pushing
@@ -226,7 +165,7 @@ class Deploy(Packing):
         end = self._begin(packing.CHECK)
         with self._forgotten_if_damaged(packed.path):
             verdicts = [verdict for verdict in map(verdict_of, packed.plans) if verdict]
-            if verdicts and not self._requires_rehearsal():  # `pack` has just made the same check
+            if verdicts:  # `pack` has just made the same check
                 verdict: Verdict | None = pushing.chosen(verdicts, self.profile, self._request.force, self._jobs)
             else:
                 with opened(str(packed.path)) as stream:

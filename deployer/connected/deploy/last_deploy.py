@@ -38,7 +38,6 @@ class LastDeploy(NamedTuple):
         job: the name of a job whose end was not observed; empty: there is none.
         words: the words with which this job was submitted.
         pushed: the digest of the bundle installed at the site; empty: none.
-        payload: the digest of everything packed, without outcomes of rehearsals.
     """
 
     inputs: str = ""
@@ -47,7 +46,6 @@ class LastDeploy(NamedTuple):
     job: str = ""
     words: Sequence[str] = ()
     pushed: str = ""
-    payload: str = ""
 
 
 def record_of(bundle: Path) -> Path:

@@ -16,13 +16,10 @@ from deployer.connected.image.definition.definition import Definition
 from deployer.connected.site_profile.profile import Profile
 from deployer.contract.base import json_records
 from deployer.contract.base.errors import DeployerError, IntegrityError, Refused, UsageError
-from deployer.contract.bundle.manifest import REHEARSALS_PREFIX
-from deployer.contract.bundle.sealed_file import payload
 from deployer.contract.site.plan import Plan
-from deployer.system.trust.verify import begin, opened, verify_rest
 
 #: The stages in order.
-BUILD, PACK, REHEARSE, CHECK, PUSH, RUN = ("build", "pack", "rehearse", "check", "push", "run")
+BUILD, PACK, CHECK, PUSH, RUN = ("build", "pack", "check", "push", "run")
 #: The outcomes of a stage.
 DONE, UNCHANGED, WOULD = "done", "unchanged", "would"
 
@@ -45,7 +42,6 @@ class DeployRequest(NamedTuple):
         key: a key to sign the bundle with.
         settings: files with settings of the build, by their names in ``BuildOptions``.
         dry_run: send no bundle and submit nothing.
-        partition: the partition in ``words``, which is rehearsed; None: the profile's first.
     """
 
     definition: Path
@@ -62,14 +58,13 @@ class DeployRequest(NamedTuple):
     key: Path | None = None
     settings: Mapping[str, Any] = {}
     dry_run: bool = False
-    partition: str | None = None
 
 
 class DeployStage(NamedTuple):
     """A finished stage.
 
     Attributes:
-        name: build, pack, rehearse, check, push or run.
+        name: build, pack, check, push or run.
         state: done, unchanged, or (in a dry run) would.
         seconds: its duration.
         text: its result.
@@ -204,11 +199,6 @@ class Packing:
         if last.inputs == inputs and list(last.file) == list(last_deploy.state_of(path)):
             end(UNCHANGED, f"{megabytes(path.stat().st_size)}: {path}")
             return PackedBundle(path, last.digest)
-        if last.inputs == inputs and last.payload and (digest := _only_rehearsed(path, last.payload)):
-            if not request.dry_run:
-                self._keep(path, last, digest)
-            end(UNCHANGED, f"{megabytes(path.stat().st_size)}, verified: {path}")
-            return PackedBundle(path, digest)
         if request.dry_run:
             end(WOULD, f"pack into {path}")
             return None
@@ -222,14 +212,10 @@ class Packing:
             packed = pack.pack(contents, sites, path, cache=cache, checking=checking, say=self._say, own=own)
         if inputs_now() != inputs:  # a file changed, so the packed content is uncertain
             inputs = ""  # so the next deploy packs again
-        self._keep(path, last._replace(inputs=inputs, payload=payload(packed.manifest)), packed.digest)
+        self._sign(path)
+        self._record(path, last._replace(inputs=inputs, file=last_deploy.state_of(path), digest=packed.digest))
         end(DONE, f"{megabytes(packed.size)}: {path}")
         return PackedBundle(path, packed.digest, packed.plans)
-
-    def _keep(self, path: Path, last: LastDeploy, digest: str) -> None:
-        """Sign a new bundle or changed outcomes if there is a key, and record the last deploy's bundle."""
-        self._sign(path)  # the outcomes are part of the bundle
-        self._record(path, last._replace(file=last_deploy.state_of(path), digest=digest))
 
     def _sign(self, path: Path) -> None:
         if self._request.key:
@@ -259,26 +245,10 @@ class Packing:
         except kind as error:
             if self._request.dry_run:
                 raise
-            self._record(path, last_deploy.recorded(path)._replace(inputs="", payload="", file=()))
+            self._record(path, last_deploy.recorded(path)._replace(inputs="", file=()))
             if self._request.output is None:  # the bundle in the frame cache may be damaged, too
                 path.unlink(missing_ok=True)
             raise IntegrityError(error.message, "deploy again: it is packed anew") from error
-
-
-def _only_rehearsed(path: Path, packed: str) -> str:
-    """Return the digest of a bundle that is unchanged since the pack, except for outcomes of rehearsals.
-
-    Empty: it has changed, or it is damaged.
-    """
-    try:
-        with opened(str(path)) as stream:
-            bundle = begin(stream, str(path), ())  # new outcomes void its signatures; it is signed again
-            outcomes = [member.name.startswith(REHEARSALS_PREFIX) for member in bundle.manifest.members]
-            if payload(bundle.manifest) != packed or outcomes != sorted(outcomes):  # outcomes are last
-                return ""
-            return verify_rest(bundle, str(path)).digest
-    except (IntegrityError, UsageError):
-        return ""
 
 
 def megabytes(size: int) -> str:

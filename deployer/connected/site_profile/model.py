@@ -113,13 +113,11 @@ class RuntimePolicy(Model):
     Attributes:
         runtimes: the allowed runtimes. ``native`` means no container, for comparison: only if a user requests it.
         account: jobs must name an account (``--account``).
-        rehearsal: a bundle must carry the outcome of a rehearsal without errors for each of its jobs.
         source: where these facts come from.
     """
 
     runtimes: list[forms.Allowed] = Field(min_length=1)
     account: bool | None = None
-    rehearsal: bool | None = None
     source: FactSource | None = None
 
 

@@ -37,9 +37,6 @@ OVERLAYS_PREFIX = "deployer/overlays/"
 #: The folders of an overlay for PYTHONPATH and PATH.
 LIB, BIN = "lib", "bin"
 
-#: Prefix of rehearsal outcomes, which only the laptop reads.
-REHEARSALS_PREFIX = "deployer/rehearsals/"
-
 # Kinds of segments. Every byte of the file belongs to one of these.
 HEADER = "header"  # the 512-byte tar header of a member (a long name never needs more: see tarformat)
 DATA = "data"  # a member's content, or a part of it

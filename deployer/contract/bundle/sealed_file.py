@@ -9,7 +9,6 @@ raise its min_reader: unknown fields, which readers skip elsewhere, would be byt
 
 import functools
 import hashlib
-import json
 import re
 from typing import Callable, Dict, Iterable, List, NamedTuple, Optional, Tuple
 
@@ -212,20 +211,6 @@ def small(manifest: Manifest, name: str, read: Callable[[Segment], bytes]) -> Op
     if sum(segment.size for segment in segments) > MAX_MANIFEST:
         raise IntegrityError(f"{name} is too large to be read")
     return b"".join(map(read, segments)) or None
-
-
-def payload(manifest: Manifest) -> str:
-    """Return the hexadecimal digest of everything in a bundle before the outcomes of its rehearsals."""
-    position = 0
-    for member in manifest.members:
-        if member.name.startswith(manifests.REHEARSALS_PREFIX):
-            break
-        position += len(member_header(member)) + member.size + tarformat.padding(member.size)
-    fields = manifest.record()
-    del fields["members"], fields["segments"]
-    earlier = (segment for segment in manifest.segments if segment.offset < position)
-    before = [(segment.kind, segment.size, segment.sha256) for segment in earlier]
-    return hashlib.sha256(json.dumps([fields, before], sort_keys=True).encode()).hexdigest()
 
 
 def contents(members: Iterable[BundleMember], segments: Iterable[Segment]) -> Dict[str, List[Segment]]:

@@ -23,8 +23,6 @@ from deployer.contract.rules.findings import ERROR, NOTE, WARNING, Finding, Rule
 from deployer.contract.site.plan import DATA, JOB
 
 SCHEMA = "rehearsal"
-#: The most bytes of a rehearsal's outcome in a bundle.
-MAX_SIZE = 4 * 1024 * 1024
 
 # How a job ended. LIMIT: it was still running when the rehearsal's own time was over. MEMORY: the kernel killed one of
 # its processes. STOPPED: a person, or the rehearsal itself, stopped it.
@@ -267,7 +265,6 @@ class Rehearsal(NamedTuple):
         command: the words of the job's command.
         requested: the host names and addresses that programs requested according to the kernel, or, without NETWORK in
             ``watched``, according to Python's audit hook.
-        payload: the digest of the bundle's content (``sealed_file.payload``); empty on a site.
     """
 
     bundle: str
@@ -285,7 +282,6 @@ class Rehearsal(NamedTuple):
     accepted: Tuple[str, ...] = ()
     command: Tuple[str, ...] = ()
     requested: Tuple[str, ...] = ()
-    payload: str = ""
 
     @property
     def checked(self) -> verdict.Checked:
@@ -314,32 +310,8 @@ class Rehearsal(NamedTuple):
         """Return the exit code of the command: 3 if an error was found, else 0."""
         return Refused.exit_code if self.checked.verdict == verdict.REFUSE else EXIT_DONE
 
-    @property
-    def is_clean(self) -> bool:
-        """Return whether a site that requires a rehearsal accepts it; any error, even an accepted one, prevents that.
-
-        A job that the kernel did not observe does not count as rehearsed.
-        """
-        ended = self.ending.how in (DONE, LIMIT)
-        return ended and self._kernel_watched and all(item.finding.severity != ERROR for item in self.findings)
-
     def record(self) -> Record:
         return json_records.stamped(SCHEMA, dict(records.plain(self), verdict=self.checked.verdict))
-
-    def summary(self) -> str:
-        """Return the line that ``inspect`` shows about a bundle, for a security officer."""
-        names = ", ".join(self.requested[:_MOST])
-        if self.requested[_MOST:]:
-            names += " and %d more" % len(self.requested[_MOST:])
-        asked = "requested " + (names or "nothing")
-        if NETWORK not in self.watched:
-            asked = "what it requested is not known, because the kernel's account of it is missing or not complete"
-            asked += "; it requested at least " + names if names else ""
-        judged = f"verdict {self._verdict}"
-        if self.accepted:
-            judged += ", accepted " + ", ".join(self.accepted)
-        texts = (counted(self.ranks, "rank"), counted(self.nodes, "node"), asked, _ended(self.ending), judged)
-        return printable("without network, {} on {}: {}; {}; {}".format(*texts))
 
     def lines(self) -> List[str]:
         """Return the report: what stopped the job, what else it tried to access, what it used, and the verdict."""

@@ -32,7 +32,6 @@ _MEANINGS = (
     (r"^workspace$", WARNING, "images and jobs go to another folder: make new plans and install there"),
     (r"^(modules|module_paths|scripts)$", WARNING, "jobs load other modules: make new plans"),
     (r"^policy\.account$", WARNING, "whether jobs must name an account: make new plans"),
-    (r"^policy\.rehearsal$", WARNING, "whether bundles need a rehearsal: rehearse them before the next push"),
     (r"^policy(\.|$)", ERROR, "the site allows other runtimes: check bundles again and make new plans"),
     (r"^scheduler\.version$", NOTE, "plans stay valid if the scheduler still has their PMI"),
     (r"^scheduler\.pmi$", ERROR, "with a missing PMI each rank runs alone: choose another PMI and make new plans"),

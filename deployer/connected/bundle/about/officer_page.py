@@ -12,7 +12,6 @@ from deployer.connected.bundle.about import end_of_support, scan
 from deployer.connected.bundle.about import sbom as sboms
 from deployer.connected.bundle.about.diff import diff
 from deployer.connected.bundle.about.listing import files_of
-from deployer.connected.check import rehearsed
 from deployer.connected.ground import progress
 from deployer.connected.ground.reports.html_page import page
 from deployer.connected.rootfs.entries import shown
@@ -32,7 +31,7 @@ _SECTIONS = (
     "What it is",
     "Files outside of packages",
     "Addresses",
-    "Verdict and rehearsal",
+    "Verdict",
     "Packages",
     "Changes by flatten",
     "Files of the bundle",
@@ -66,7 +65,6 @@ def make(path: str, before: str | None, today: dt.date) -> str:
         found = _searched(bundle)
         running = _running(bundle)
         made = [plans.read(_content(bundle, name), name) for name in _members(manifest, PLANS_PREFIX)]
-        rehearsals = rehearsed.of(bundle)
     scanned, before_scanned = scan.verified(path), scan.verified(before) if before else None
     return page(
         "bundle.html",
@@ -78,10 +76,6 @@ def make(path: str, before: str | None, today: dt.date) -> str:
         verified=verified,
         jobs=[(job, quoted(job.command)) for job in manifest.jobs],
         plans=made,
-        rehearsals=[
-            (each.job, dt.datetime.fromtimestamp(each.date, dt.timezone.utc).date(), each.summary())
-            for each in rehearsals
-        ],
         packages=list(_packages(document, today)),
         late=len(end_of_support.flags(document, today)),
         today=today,

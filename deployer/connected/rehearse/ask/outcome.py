@@ -18,7 +18,6 @@ from deployer.connected.rehearse.world.node import NEEDED
 from deployer.contract.base import json_records
 from deployer.contract.base.errors import DeployerError
 from deployer.contract.base.text import printable
-from deployer.contract.bundle import sealed_file
 from deployer.contract.bundle.job import seconds
 from deployer.contract.rehearsal import observation, rehearsal
 from deployer.contract.rehearsal.rehearsal import FILES, NETWORK, PYTHON, Bounds, JobEnding, Reached, Rehearsal, Used
@@ -86,7 +85,6 @@ def _outcome(
         requested=rehearsal.requested(observation.read(kernel).observations, own),
         accepted=accepted,
         command=(*rehearsed.job.command, *rehearsed.request.extra),
-        payload=sealed_file.payload(rehearsed.manifest),
     )
 
 
