@@ -1,13 +1,11 @@
 """deployer inspect: show the contents of a bundle."""
 
 import argparse
-import datetime as dt
 from pathlib import Path
 from typing import Any
 
 from deployer.cli.site import common
 from deployer.cli.site.inspection import show_manifest, show_several
-from deployer.connected.bundle.about import end_of_support
 from deployer.connected.bundle.about import sbom as sboms
 from deployer.connected.bundle.about.listing import files_of
 from deployer.connected.ground import progress
@@ -54,21 +52,17 @@ def run(args: argparse.Namespace) -> None:
             raise UsageError(f"{args.bundle} has no {what}", hint)
         terminal.show_text(text.decode())
         return
-    flags = end_of_support.flags(document, dt.datetime.now(dt.timezone.utc).date())
     packages = sboms.counts(document)
     record = {
         **manifest.record(),
         "segments": len(manifest.segments),
         "packages": packages if sbom else None,
-        "out_of_support": [flag.record() for flag in flags],
     }
     if common.as_json(args, record):
         return
     show_manifest(manifest)
     counts = ", ".join(f"{count} {_KINDS.get(kind, kind)}" for kind, count in packages.items())
     terminal.show(f"packages: {counts or 'none known'}" if sbom else "packages: unknown, the bundle has no SBOM")
-    for flag in flags:
-        terminal.show(*common.wrapped(flag.line(), "", "    "))
 
 
 def _page(args: argparse.Namespace) -> None:
@@ -76,8 +70,7 @@ def _page(args: argparse.Namespace) -> None:
     from deployer.connected.bundle.about import officer_page
 
     files.check_not_folder(str(args.html))  # fail before reading the bundle
-    today = dt.datetime.now(dt.timezone.utc).date()
-    files.write_text(str(args.html), officer_page.make(args.bundle, args.since, today))
+    files.write_text(str(args.html), officer_page.make(args.bundle, args.since))
     common.show_result(args, {"page": str(args.html)}, f"wrote {args.html}")
 
 

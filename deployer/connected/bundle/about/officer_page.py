@@ -1,6 +1,5 @@
 """The page of a bundle for a security officer: ``inspect --html``."""
 
-import datetime as dt
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -8,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from deployer import __version__
-from deployer.connected.bundle.about import end_of_support, scan
 from deployer.connected.bundle.about import sbom as sboms
+from deployer.connected.bundle.about import scan
 from deployer.connected.bundle.about.diff import diff
 from deployer.connected.bundle.about.listing import files_of
 from deployer.connected.ground import progress
@@ -48,13 +47,12 @@ _LICENCE = re.compile(
 )
 
 
-def make(path: str, before: str | None, today: dt.date) -> str:
+def make(path: str, before: str | None) -> str:
     """Return the page of a bundle after verifying every byte.
 
     Args:
         path: the path of the bundle.
         before: an earlier bundle for comparison, or None.
-        today: the date for checking the ends of support.
     """
     with opened(path) as stream:
         with progress.bar("verify", size_of(stream)) as advance:
@@ -76,9 +74,7 @@ def make(path: str, before: str | None, today: dt.date) -> str:
         verified=verified,
         jobs=[(job, quoted(job.command)) for job in manifest.jobs],
         plans=made,
-        packages=list(_packages(document, today)),
-        late=len(end_of_support.flags(document, today)),
-        today=today,
+        packages=list(_packages(document)),
         meanings=CHANGES,
         found=found,
         running=running,
@@ -95,13 +91,11 @@ def make(path: str, before: str | None, today: dt.date) -> str:
     )
 
 
-def _packages(document: Mapping[str, Any], today: dt.date) -> Iterator[tuple[str, str, str, dt.date | None, str]]:
-    """Yield name, version and licence of each component, its end of support, and whether it has passed."""
+def _packages(document: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Yield name, version and licence of each component."""
     components = document.get("components", ())
     for item in sorted(components, key=lambda item: (str(item.get("type")), str(item.get("name")))):
-        passed = "; ".join(flag.line() for flag in end_of_support.flags({"components": [item]}, today))
-        known = str(item.get("name", "")), str(item.get("version", "")), _licence(item)
-        yield (*known, end_of_support.end(item), passed)
+        yield str(item.get("name", "")), str(item.get("version", "")), _licence(item)
 
 
 def _licence(item: Mapping[str, Any]) -> str:

@@ -11,7 +11,7 @@ from deployer.connected.ground.scratch import Scratch
 from deployer.connected.image.builders import choice
 from deployer.connected.image.builders.builder import Builder
 from deployer.connected.image.definition.definition import Definition
-from deployer.connected.image.lint import app, kept, layers, network, packages, refuse_errors, secrets, stages
+from deployer.connected.image.lint import app, kept, layers, network, refuse_errors, secrets, stages
 from deployer.connected.image.lint.app import BuiltImage
 from deployer.connected.image.lint.source import DefinitionSource
 from deployer.connected.image.wheelhouse import wheelhouse
@@ -27,7 +27,7 @@ from deployer.contract.rules.findings import Finding
 #: Rules that need no engine.
 _RULES: tuple[Callable[[DefinitionSource], Iterator[Finding]], ...] = (
     stages.frontend, stages.images, stages.user, stages.build_base,
-    packages.unpinned, packages.itex, app.relative,
+    app.relative,
     network.at_run_time, secrets.in_files, secrets.in_variables,
 )  # fmt: skip
 

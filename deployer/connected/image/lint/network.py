@@ -7,7 +7,6 @@ from pathlib import Path
 
 from deployer.connected.image.definition.dockerfile import commands, shell_words
 from deployer.connected.image.lint import finding
-from deployer.connected.image.lint.packages import pip_words
 from deployer.connected.image.lint.source import DefinitionSource, text_of
 from deployer.contract.rules.findings import Finding
 
@@ -26,6 +25,7 @@ _PROGRAMS: dict[str, frozenset[str]] = {
     **dict.fromkeys(("aws", "gsutil"), frozenset()),
     "uv": frozenset({"sync", "add", "lock"}),
 }
+_VERBS = ("install", "download", "wheel")
 _OFFLINE = ("--offline", "--no-index", "--no-download")
 
 
@@ -74,7 +74,20 @@ def downloads(command: list[str]) -> str:
         used = any(not _LOCAL.match(word) for word in addresses if not word.startswith("-"))
     elif program in _PROGRAMS:
         words, named = _PROGRAMS[program], [word for word in command[1:] if not word.startswith("-")]
-        used = not words or bool(words & set(named[:2])) or pip_words(command) is not None
+        used = not words or bool(words & set(named[:2])) or _pip_words(command) is not None
     else:
-        used = pip_words(command) is not None
+        used = _pip_words(command) is not None
     return " ".join(command)[:80] if used and not set(_OFFLINE) & set(command) else ""
+
+
+def _pip_words(command: list[str]) -> list[str] | None:
+    """Return the words after ``pip install`` (or download, wheel), or None for other commands."""
+    words = list(command)
+    if re.fullmatch(r"(.*/)?python[0-9.]*", words[0]) and "-m" in words[:-1]:
+        words = words[words.index("-m") + 1 :]
+    if words[0] == "uv":
+        words = words[1:]
+    if not words or not re.fullmatch(r"(.*/)?pip[0-9.]*", words[0]):
+        return None
+    verbs = [number for number, word in enumerate(words) if word in _VERBS]
+    return words[verbs[0] + 1 :] if verbs else None

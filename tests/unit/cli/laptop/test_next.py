@@ -6,13 +6,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from deployer.connected.check.rehearsed import CODE
 
 from deployer.cli.laptop import capture, check, pack
 from deployer.cli.laptop import deploy as deploy_command
 from deployer.cli.laptop.main import main
 from deployer.cli.site import common
 from deployer.cli.site import installs as site_installs
-from deployer.connected.check.rehearsed import CODE
 from deployer.connected.site_profile.model import RuntimePolicy
 from deployer.connected.site_profile.profile import load
 from deployer.contract.bundle.job import Job

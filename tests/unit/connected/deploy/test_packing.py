@@ -48,7 +48,7 @@ def test_check_takes_a_definition(
     before = bundle.stat()
     assert main(["check", *words, "--json"]) == 0
     assert (bundle.stat().st_ino, bundle.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
-    assert main(["check", form, "--site", "lab", "--accept", "pins.pip"]) == 3  # a code of lint
+    assert main(["check", form, "--site", "lab", "--accept", "pins.image"]) == 3  # a code of lint
 
 
 @pytest.mark.parametrize(("site", "following"), [([], "check {} --site SITE"), (["--site", "lab"], "deploy {} lab")])

@@ -10,8 +10,8 @@ import pytest
 from deployer.cli.laptop.main import main
 from deployer.connected.bundle import pack, sources
 from deployer.connected.bundle.about import provenance
-from deployer.contract.bundle.manifest import PROVENANCE_MEMBER
 from deployer.connected.image.definition.definition import load
+from deployer.contract.bundle.manifest import PROVENANCE_MEMBER
 from tests.tars import layer
 
 TEXT = """
