@@ -4,17 +4,17 @@ import base64
 import random
 import string
 
-_RANDOM = random.Random(20)  # the same in each run
 LETTERS = string.ascii_letters + string.digits
 
 
 def word(length: int, letters: str = LETTERS) -> str:
-    return "".join(_RANDOM.choices(letters, k=length))
+    own = random.Random(f"{length} {letters}")  # the same in all processes, because names of tests contain it
+    return "".join(own.choices(letters, k=length))
 
 
 def private_key(kind: str = "RSA ", headers: str = "") -> str:
     """Return a PEM block that is none of anybody."""
-    text = base64.encodebytes(_RANDOM.randbytes(300)).decode()
+    text = base64.encodebytes(random.Random(len(headers)).randbytes(300)).decode()
     return f"-----BEGIN {kind}PRIVATE KEY-----\n{headers}{text}-----END {kind}PRIVATE KEY-----\n"
 
 

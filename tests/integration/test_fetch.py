@@ -204,8 +204,8 @@ def test_what_a_program_reads_without_a_copy_is_answered_on_nodes(
     log = site.alice(f"cat $(ls -td {WORKSPACE}/jobs/* | head -n 1)/output.log")
     sizes = [len(BODY) + len(name) for name in ("urllib", "requests", "curl")] + [len(BODY), len(BODY) + 4, 9]
     assert log.count(f"sizes {sizes}") == 2, log
-    assert (log.count("near True"), log.count("other: HTTP Error 502: not recorded by deployer fetch")) == (1, 2), log
-    assert log.count(f"GET https://{HOST}/other: not recorded by deployer fetch") == 2
+    assert (log.count("near True"), log.count("other: HTTP Error 502: not recorded by `deployer fetch`")) == (1, 2), log
+    assert log.count(f"GET https://{HOST}/other: not recorded by `deployer fetch`") == 2
     assert "secret" not in log
 
 

@@ -33,6 +33,8 @@ REVIEWED = {
     "site/container/replay_proxy.py::_answer": "a connection that has gone; others are answered",
     "site/container/replay_proxy.py::_copy": "either end has gone; the program sees it at its own connection",
     "site/container/replay_proxy.py::_pass_on": "the program gets 502, and the log a line",
+    "site/container/caches.py::_only_warned": "printed: without a cache, programs only compile again",
+    "site/container/caches.py::save": "a damaged archive is replaced",
     "site/container/home.py::_is_abandoned": "a home without a job: it goes an hour after its last change",
     "site/rank/payload_monitor.py::leave": "what stays is removed by the next job on the node",
     "system/trust/several_bundles.py::in_file": "whoever opens the file next reports the error",

@@ -54,8 +54,7 @@ def test_the_tests_environment_holds_the_connected_side_at_the_same_pins() -> No
 
 def test_dependencies_are_in_step_with_their_requirements() -> None:
     declared = {re.split(r"[ <>=]", dependency)[0] for dependency in PYPROJECT["project"]["dependencies"]}
-    extra = set(PYPROJECT["project"]["optional-dependencies"]["lint"])
-    assert declared | extra | {"hatchling"} == set(entries(ROOT / "requirements/connected.in"))
+    assert declared | {"hatchling"} == set(entries(ROOT / "requirements/connected.in"))
 
 
 def test_pytest_on_36_is_configured_as_the_newest_is() -> None:

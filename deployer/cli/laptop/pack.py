@@ -125,7 +125,7 @@ def _pack(
         return packing.pack(contents, sites, output, args.codec, cache, args.changes, checking, terminal.tell)
 
 
-def _print(args: argparse.Namespace, results: Sequence[packing.Packed]) -> None:
+def _print(args: argparse.Namespace, results: "Sequence[packing.Packed]") -> None:
     """Print what was packed."""
     parts = [packed.record() for packed in results]
     if common.as_json(args, {**parts[0], "others": parts[1:]}):

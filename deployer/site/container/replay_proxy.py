@@ -28,7 +28,7 @@ from deployer.system import payload
 _CONNECTIONS, _MOST = 256, 1000
 #: Seconds to connect to a host; bytes of a part of an answer.
 _REACH, _CHUNK = 10.0, 65536
-_NOT_RECORDED = "not recorded by deployer fetch"
+_NOT_RECORDED = "not recorded by `deployer fetch` on the laptop"
 
 
 class ReplayProxy:
@@ -116,7 +116,7 @@ class _Exchange(BaseHTTPRequestHandler):
         shown, complained = f"{self.command} {what.partition('?')[0]}", self.server.complained
         if shown not in complained and len(complained) < _MOST:
             complained.add(shown)
-            payload.complain(f"deployer: {printable(shown)}: {_NOT_RECORDED} on the laptop, and cannot be reached")
+            payload.complain(f"deployer: {printable(shown)}: {_NOT_RECORDED}, and cannot be reached")
         self.send_error(502, _NOT_RECORDED)
 
     def _send(self, stream: BinaryIO) -> None:

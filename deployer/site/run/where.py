@@ -20,7 +20,7 @@ _SETS: Dict[str, str] = {
 _OF_APPTAINER = ("apptainer", "singularity")
 
 
-class Place(NamedTuple):
+class ImagePlace(NamedTuple):
     """Where an image is.
 
     Attributes:
@@ -39,7 +39,7 @@ class Place(NamedTuple):
         return dict(self._asdict())
 
 
-def find(store: Store, request: execs.ExecRequest) -> Place:
+def find(store: Store, request: execs.ExecRequest) -> ImagePlace:
     """Return the words that give a container the same binds and variables as ``exec``; ``runtime`` is the format.
 
     Raises:
@@ -54,7 +54,7 @@ def find(store: Store, request: execs.ExecRequest) -> Place:
     environment = {variable: shell.plain(value) for variable, value in fixed.items()}
     words = [*binds, *(_setting(name, *pair) for pair in sorted(environment.items()))]
     there = {shell.plain(each.target): shell.plain(each.source) for each in settings.binds}
-    return Place(shell.plain(settings.rootfs), [*words, *settings.arguments], there, environment)
+    return ImagePlace(shell.plain(settings.rootfs), [*words, *settings.arguments], there, environment)
 
 
 def _setting(runtime: str, name: str, value: str) -> str:

@@ -6,12 +6,12 @@ os-release(5); apk-package(5), "Installed Database V2"; conda's documentation of
 rpm.org. rpm's older databases (Berkeley DB, ndb) are not read.
 """
 
-import json
 import posixpath
 import re
 import sqlite3
 import struct
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, suppress
 from typing import NamedTuple
@@ -20,6 +20,8 @@ from packaging.metadata import parse_email
 
 from deployer.connected.rootfs.entries import shown
 from deployer.connected.rootfs.flatten import FlattenedRootfs
+from deployer.contract.base import json_records
+from deployer.contract.base.errors import IntegrityError
 from deployer.contract.base.tarformat import FILE, HARDLINK, SYMLINK, TarEntry
 
 DEB, PYPI, GENERIC, APK, CONDA, RPM = "deb", "pypi", "generic", "apk", "conda", "rpm"
@@ -46,6 +48,8 @@ _FIELDS = ("name", "version", "architecture", "license", "source")
 _RPM_TAGS = {1000: "name", 1001: "number", 1002: "release", 1003: "epoch", 1014: "license", 1022: "architecture",
              1044: "source"}  # fmt: skip
 _RPM_NUMBER, _RPM_TEXT = 4, 6
+#: Seconds to read a database of rpm.
+_RPM_SECONDS = 30.0
 _APK_FIELDS = {"P": "name", "V": "version", "A": "architecture", "L": "license", "o": "source"}
 
 _CLASSIFIER = "License :: "
@@ -177,7 +181,7 @@ def _of_dpkg(tree: FlattenedRootfs, path: bytes) -> list[Package]:
 def _of_database(tree: FlattenedRootfs, path: bytes) -> Iterator[Package]:
     """Yield the packages in a database of rpm, apk or conda, up to a damaged entry; none if it is another file."""
     kind, reader = next(((kind, reader) for pattern, kind, reader in _DATABASES if pattern.fullmatch(path)), ("", None))
-    with suppress(sqlite3.Error, struct.error, ValueError, LookupError, AttributeError, RecursionError):
+    with suppress(sqlite3.Error, struct.error, ValueError, LookupError, AttributeError, IntegrityError):
         for known in reader(_read(tree, path)) if reader else ():
             name, version, architecture, licence, source = (str(known.get(key) or "") for key in _FIELDS)
             licences = (licence,) if 0 < len(licence) <= _MAX_LICENCE else ()
@@ -192,10 +196,13 @@ def _apk(content: bytes) -> Iterator[dict[str, str]]:
 
 
 def _rpm(content: bytes) -> Iterator[dict[str, str]]:
+    until = time.monotonic() + _RPM_SECONDS
     with tempfile.NamedTemporaryFile(prefix="deployer-rpm-") as file:
         file.write(content)
         file.flush()
         with closing(sqlite3.connect(f"file:{file.name}?mode=ro&immutable=1", uri=True)) as database:
+            # The maker of an image could put a view there, which runs for ever.
+            database.set_progress_handler(lambda: time.monotonic() > until, 100_000)
             for (header,) in database.execute("SELECT blob FROM Packages ORDER BY hnum"):
                 yield _rpm_header(header)
 
@@ -215,7 +222,11 @@ def _rpm_header(header: bytes) -> dict[str, str]:
 #: The databases that are one file: its path, the kind of the packages, and the reader.
 _DATABASES: tuple[tuple[re.Pattern[bytes], str, Callable[[bytes], Iterator[Mapping[str, object]]]], ...] = (
     (re.compile(rb"(usr/)?lib/apk/db/installed"), APK, _apk),
-    (re.compile(rb"(.*/)?conda-meta/[^/]+\.json"), CONDA, lambda content: iter([json.loads(content)])),
+    (
+        re.compile(rb"(.*/)?conda-meta/[^/]+\.json"),
+        CONDA,
+        lambda content: iter([json_records.parse(content, "conda-meta", IntegrityError)]),
+    ),
     (re.compile(rb"(usr/lib/sysimage|var/lib)/rpm/rpmdb\.sqlite"), RPM, _rpm),
 )
 

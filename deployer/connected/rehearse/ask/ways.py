@@ -13,7 +13,6 @@ from deployer.connected.rehearse.ask.request import RehearsalRequest
 from deployer.connected.rehearse.world import namespaces
 from deployer.contract.base import programs
 from deployer.contract.base.errors import MissingTool, Refused
-from deployer.contract.rehearsal.rehearsal import Rehearsal
 from deployer.contract.site.plan import CHARLIECLOUD_FOLDER, CHARLIECLOUD_START, Plan
 from deployer.system.trust.verify import begin, opened
 
@@ -64,20 +63,6 @@ def _in_namespaces(
 
     tools = SiteTools(make_pyz(), _ch_run(tell))
     return judge(rehearse(request, tools, tell, progress.far_bar, internet), tuple(accepted))
-
-
-def usual(
-    bundle: str, job: str | None, site: Profile | None, tell: Callable[[str], None], partition: str | None = None
-) -> Rehearsal:
-    """Rehearse a job of a bundle (None: the first) with the default settings, and return the outcome.
-
-    Args:
-        site: the site to simulate; None: no particular site.
-        tell: receives progress messages.
-        partition: the site's partition; None: its first.
-    """
-    plan = plan_of(bundle, site, partition or next(iter(site.partitions), None)) if site else None
-    return rehearsed(RehearsalRequest(bundle, job, plan, None, SECONDS), (), None, tell).outcome
 
 
 def plan_of(bundle: str, profile: Profile, partition: str | None) -> Plan:

@@ -6,16 +6,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from deployer.connected.check.rehearsed import CODE
 
 from deployer.cli.laptop import capture, check, pack
 from deployer.cli.laptop import deploy as deploy_command
 from deployer.cli.laptop.main import main
 from deployer.cli.site import common
 from deployer.cli.site import installs as site_installs
-from deployer.connected.site_profile.model import RuntimePolicy
-from deployer.connected.site_profile.profile import load
-from deployer.contract.bundle.job import Job
 from deployer.contract.rules.verdict import RUN, Checked
 from deployer.system import terminal
 from tests import bundles, running
@@ -57,28 +53,12 @@ def test_after_check(
     assert capsys.readouterr().err == f"next: deployer {said.format(path)}\n"
 
 
-@pytest.mark.parametrize(
-    ("required", "rehearsed", "accept", "said"),
-    [
-        (False, False, [], "push b.tar lab"),
-        (True, False, [], "rehearse b.tar first --site lab --record"),
-        (True, True, [], "rehearse b.tar second --site lab --record"),
-        (True, False, [CODE], "push b.tar lab"),
-    ],
-)
-def test_after_pack(
-    capsys: pytest.CaptureFixture[str], required: bool, rehearsed: bool, accept: list[str], said: str
-) -> None:
-    policy = RuntimePolicy(runtimes=["charliecloud"], rehearsal=required)
-    profile = load("lab").model_copy(update={"policy": policy})
-    jobs = [Job(name, ["true"], 1, 1, 1, "00:01:00") for name in ("first", "second")]
+def test_after_pack(capsys: pytest.CaptureFixture[str]) -> None:
     packed: Any = SimpleNamespace(
-        manifest=SimpleNamespace(is_data=False, jobs=jobs),
-        plans=[running.PLAN._replace(checked=Checked(RUN, [], []))],
+        manifest=SimpleNamespace(is_data=False), plans=[running.PLAN._replace(checked=Checked(RUN, [], []))]
     )
-    args = argparse.Namespace(front=_FRONT, site=["lab"], output="b.tar", rehearse=rehearsed, accept=accept)
-    pack._suggest(args, packed, [profile])
-    assert capsys.readouterr().err == f"next: deployer {said}\n"
+    pack._suggest(argparse.Namespace(front=_FRONT, site=["lab"], output="b.tar"), packed)
+    assert capsys.readouterr().err == "next: deployer push b.tar lab\n"
 
 
 class _FakeDeploy:

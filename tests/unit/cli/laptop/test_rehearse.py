@@ -1,44 +1,16 @@
-"""deployer rehearse: its report is printed before anything else can fail."""
+"""deployer rehearse: its report and its exit code."""
 
-import argparse
 from pathlib import Path
 
 import pytest
 
 from deployer.cli.laptop import rehearse
 from deployer.cli.laptop.main import main
-from deployer.connected.bundle import rehearsals
 from deployer.connected.rehearse.ask import ways
-from deployer.contract.base.errors import DeployerError
 from deployer.contract.rehearsal.observation import Observation, Observed
 from deployer.contract.rehearsal.rehearsal import JobEnding, Rehearsal, judge
 
 OUTCOME = Rehearsal("b:1", "sha256:0", "main", "", 1, "0", 1, 1, ("network", "files"), JobEnding("done", 0, None, 1.0))
-
-
-@pytest.mark.parametrize("json", [False, True])
-def test_a_record_that_cannot_be_written_does_not_lose_the_report(json, monkeypatch, capsys):
-    monkeypatch.setattr(rehearse, "rehearsed", lambda *_: ways.Judged(OUTCOME, Path("/kept/job"), ways.NAMESPACES))
-
-    monkeypatch.setattr(rehearse, "_foresee", lambda *_: None)
-
-    def fail(*_):
-        raise DeployerError("the disk is full")
-
-    monkeypatch.setattr(rehearsals, "record", fail)
-    words = {"bundle": "b.tar", "job": None, "site": None, "partition": None, "ranks": None, "time": "2m", "bind": []}
-    words |= {
-        "data": [],
-        "accept": [],
-        "engine": None,
-        "strict": False,
-        "rest": [],
-        "json": json,
-        "record": True,
-    }
-    with pytest.raises(DeployerError, match="the disk is full"):
-        rehearse.run(argparse.Namespace(**words))
-    assert "/kept/job" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("words", "code"), [([], 0), (["--strict"], 3)])

@@ -145,6 +145,7 @@ _OWN = {
     "connected/bundle/layer/known_layers.py",
     "connected/bundle/about/sbom.py", "connected/image/variants.py",
     "connected/rehearse/world/far_launcher.py",  # a file beside it that `rehearse` has just written
+    "site/container/replay_proxy.py",  # of `fetch`, which wrote one line
     "site/notebook/jupyter.py",  # the files of its own job
     "system/channel.py",  # of a process that has proven the job's key
 }  # fmt: skip

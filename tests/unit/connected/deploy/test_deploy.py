@@ -16,8 +16,7 @@ import pytest
 from deployer.cli.laptop import deploy as command
 from deployer.cli.laptop.main import main
 from deployer.cli.site import common
-from deployer.connected.bundle import pack, rehearsals
-from deployer.connected.bundle.contents import Contents
+from deployer.connected.bundle import pack
 from deployer.connected.check.check import check_carried
 from deployer.connected.deploy import last_deploy
 from deployer.connected.deploy.deploy import Deploy, Deployed
@@ -25,7 +24,6 @@ from deployer.connected.deploy.last_deploy import LastDeploy
 from deployer.connected.deploy.packing import DeployRequest, DeployStage, PackedBundle
 from deployer.connected.ground import xdg
 from deployer.connected.image.init import init
-from deployer.connected.rehearse.ask import ways
 from deployer.connected.transfer import push
 from deployer.connected.transfer.push import DamagedBundle, Pushed, PushOptions
 from deployer.connected.transfer.remote import Remote
@@ -41,14 +39,10 @@ from deployer.contract.base.errors import (
     UsageError,
 )
 from deployer.contract.base.json_records import Fields
-from deployer.contract.bundle.sealed_file import payload
-from deployer.contract.rehearsal.observation import Observation, Observed
-from deployer.contract.rehearsal.rehearsal import DONE as REHEARSED
-from deployer.contract.rehearsal.rehearsal import FAILED, JobEnding, Rehearsal, judge
+from deployer.contract.bundle.job import Job
 from deployer.contract.rules.verdict import judged
 from deployer.system.trust.verify import begin, opened
 from tests import bundles, running
-from tests.unit.connected.bundle.test_rehearsals import JOB, REQUIRES, outcome
 from tests.unit.connected.transfer.test_remote import far
 
 __all__ = ["far"]
@@ -95,7 +89,7 @@ def test_a_refusal_ends_it_with_its_code_and_remedy(
 ) -> None:
     definition = init("model", "none", tmp_path).folder
     with (definition / "Dockerfile").open("a") as stream:
-        stream.write("ENV HTTPS_PROXY=http://me:secret@proxy:80\n")
+        stream.write("ENV HTTPS_PROXY=http://me:Vq7x2Lm9@proxy1:80\n")
     assert main(["deploy", str(definition), "lab"]) == Refused.exit_code
     said = capsys.readouterr()
     assert said.out == ""
@@ -585,9 +579,9 @@ def test_a_damaged_bundle_is_packed_anew(data: Path, monkeypatch: pytest.MonkeyP
     assert [stage.state for stage in made.stages] == ["done", "done"]
 
 
-@pytest.mark.parametrize("finder", ["sign", "rehearsal", "check"])
+@pytest.mark.parametrize("finder", ["sign", "check"])
 def test_a_bundle_that_is_damaged_elsewhere_is_packed_anew(
-    deploy: Deploy, strict: PackedBundle, monkeypatch: pytest.MonkeyPatch, finder: str
+    deploy: Deploy, deployed_before: PackedBundle, monkeypatch: pytest.MonkeyPatch, finder: str
 ) -> None:
     """It is found by what reads all of it, and sending it again, as that advises, would not help."""
 
@@ -595,19 +589,16 @@ def test_a_bundle_that_is_damaged_elsewhere_is_packed_anew(
         raise IntegrityError("the frame at byte 9 does not match its digest", "send it again")
 
     monkeypatch.setattr("deployer.connected.ground.sign.sign", damaged)
-    monkeypatch.setattr(ways, "usual", damaged)
     monkeypatch.setattr(push, "check_for", damaged)
-    own = deploy._request._replace(output=None, key=strict.path if finder == "sign" else None)
-    stage = {"sign": lambda: deploy._sign(strict.path), "check": lambda: deploy._check(strict)}
+    own = deploy._request._replace(output=None, key=deployed_before.path if finder == "sign" else None)
+    stage = {"sign": lambda: deploy._sign(deployed_before.path), "check": lambda: deploy._check(deployed_before)}
     for dry_run in True, False:
         monkeypatch.setattr(deploy, "_request", own._replace(dry_run=dry_run))
-        if finder == "rehearsal" and dry_run:
-            continue
         with pytest.raises(IntegrityError) as error:
-            stage.get(finder, lambda: deploy._rehearse(strict))()
+            stage[finder]()
         assert error.value.hint == ("send it again" if dry_run else "deploy again: it is packed anew")
-        assert strict.path.exists() is dry_run
-        assert bool(last_deploy.recorded(strict.path).inputs) is dry_run
+        assert deployed_before.path.exists() is dry_run
+        assert bool(last_deploy.recorded(deployed_before.path).inputs) is dry_run
 
 
 def test_a_refused_definition_waits_for_no_login(
@@ -624,7 +615,7 @@ def test_a_refused_definition_waits_for_no_login(
     monkeypatch.setattr("deployer.connected.transfer.remote.Remote.__enter__", hangs)
     definition = init("model", "none", tmp_path).folder
     with (definition / "Dockerfile").open("a") as stream:
-        stream.write("ENV HTTPS_PROXY=http://me:secret@proxy:80\n")
+        stream.write("ENV HTTPS_PROXY=http://me:Vq7x2Lm9@proxy1:80\n")
     with Deploy(DeployRequest(definition, "lab"), lambda _: None, lambda _: None) as made:
         last_deploy.write(made._bundle, LastDeploy(pushed="sha256:11"))
         with pytest.raises(Refused):
@@ -710,11 +701,6 @@ def test_the_check_shows_what_the_pack_found(
         monkeypatch.setattr(push, "check_carried", lambda *_: pytest.fail("it was checked again"))
     assert isinstance(found[0], str) is refused
     assert [each if refused else each.checked for each in found] == [found[0] if refused else carried.checked] * 2
-    monkeypatch.setattr(deploy, "profile", REQUIRES)
-    monkeypatch.setattr(deploy, "definition", SimpleNamespace(is_data=False, jobs={}))
-    monkeypatch.setattr(push, "check_for", lambda *_: pytest.fail("asked"))
-    with pytest.raises(pytest.fail.Exception, match="asked"):  # for the outcomes in the bundle
-        deploy._check(PackedBundle(path, bundle.digest, [plan]))
 
 
 @pytest.mark.parametrize("edited", [False, True])
@@ -816,133 +802,9 @@ def test_a_deploy_does_not_ask_who_made_its_own_bundle(
 
 
 @pytest.fixture
-def strict(deploy: Deploy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PackedBundle:
-    """A bundle with one job, for a site whose policy requires rehearsals."""
-    path = bundles.write(tmp_path / "b.tar", jobs=[JOB])
-    monkeypatch.setattr(deploy, "profile", REQUIRES)
+def deployed_before(deploy: Deploy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PackedBundle:
+    """A bundle with one job, which was deployed before."""
+    path = bundles.write(tmp_path / "b.tar", jobs=[Job("train", ["python3", "train.py"], 1, 1, 1, "00:10:00")])
     monkeypatch.setattr(deploy, "definition", SimpleNamespace(is_data=False, jobs={}))
     last_deploy.write(path, LastDeploy("inputs", last_deploy.state_of(path), "sha256:11"))
     return PackedBundle(path, "sha256:11")
-
-
-def test_a_site_that_requires_a_rehearsal_gets_one(
-    deploy: Deploy, strict: PackedBundle, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[object] = []
-
-    def rehearsal(bundle: str, job: object, *_: object) -> Rehearsal:
-        asked.append(job)
-        return outcome(Path(bundle))
-
-    monkeypatch.setattr(ways, "usual", rehearsal)
-    assert deploy._needs_rehearsal()
-    new = deploy._rehearse(strict)
-    assert new.digest != strict.digest
-    assert deploy._rehearse(new) == new
-    assert asked == ["train"]
-    assert [stage.state for stage in deploy.stages] == ["done", "unchanged"]
-    last = last_deploy.recorded(strict.path)  # so that the next deploy does not pack again
-    assert (last.inputs, last.digest, list(last.file)) == ("inputs", new.digest, last_deploy.state_of(strict.path))
-
-
-def test_what_a_rehearsal_warns_of_is_shown_before_each_push(
-    deploy: Deploy, strict: PackedBundle, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    said: list[str] = []
-    monkeypatch.setattr(deploy, "_say", said.append)
-    found = judge(Observed((Observation("host", "a.example", 1.0),)), JobEnding(REHEARSED, 0))
-    monkeypatch.setattr(ways, "usual", lambda bundle, *_: outcome(Path(bundle))._replace(findings=found))
-    new = deploy._rehearse(strict)
-    deploy._rehearse(new)
-    assert said == ["warning: the rehearsal of train: rehearse.network: a.example: asked for a.example"] * 2
-
-
-def test_a_rehearsal_with_an_error_ends_the_deploy_with_its_remedy(
-    deploy: Deploy, strict: PackedBundle, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ways, "usual", lambda bundle, *_: outcome(Path(bundle), FAILED))
-    before = strict.path.read_bytes()
-    with pytest.raises(Refused, match=r"the rehearsal of train: rehearse\.") as caught:
-        deploy._rehearse(strict)
-    assert caught.value.hint
-    assert strict.path.read_bytes() == before
-
-
-def _payload_of(path: Path) -> str:
-    with opened(str(path)) as stream:
-        return payload(begin(stream, str(path)).manifest)
-
-
-@pytest.mark.parametrize(("damaged", "dry_run"), [(False, False), (False, True), (True, False)])
-def test_a_rehearsal_by_hand_is_kept_and_signed(
-    deploy: Deploy, strict: PackedBundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damaged: bool, dry_run: bool
-) -> None:
-    """Jobs that need data are rehearsed by hand, and the next deploy must not pack again without the outcome."""
-    path, signed = strict.path, list[Path]()
-    monkeypatch.setattr("deployer.connected.ground.sign.sign", lambda bundle, _: signed.append(bundle))
-    monkeypatch.setattr(deploy, "_request", deploy._request._replace(key=tmp_path / "key", dry_run=dry_run))
-    monkeypatch.setattr("deployer.connected.image.bases.alone.ready", lambda _: None)
-    monkeypatch.setattr(last_deploy, "inputs_of", lambda *_: "inputs")
-    before = LastDeploy("inputs", last_deploy.state_of(path), "sha256:11", words=[], payload=_payload_of(path))
-    last_deploy.write(path, before)
-    rehearsals.record(path, outcome(path))
-    if damaged:
-        bundles.flip(path, 600)
-        monkeypatch.setattr(pack, "pack", _no_pack)
-        with pytest.raises(NotImplementedError):
-            deploy._pack(Contents("x", "1", None))
-        return
-    new = deploy._pack(Contents("x", "1", None))
-    assert (new.digest != "sha256:11", deploy.stages[-1].state) == (True, "unchanged")
-    assert deploy._rehearse(new) == new
-    assert signed == ([] if dry_run else [path])
-    wanted = before if dry_run else before._replace(file=last_deploy.state_of(path), digest=new.digest)
-    assert last_deploy.recorded(path) == wanted
-
-
-def _no_pack(*_: object, **__: object) -> None:
-    raise NotImplementedError
-
-
-@pytest.mark.parametrize("key", [None, "key"])
-def test_the_outcome_of_one_job_is_kept_if_the_next_one_fails(
-    deploy: Deploy, tmp_path: Path, strict: PackedBundle, monkeypatch: pytest.MonkeyPatch, key: str | None
-) -> None:
-    strict.path.write_bytes(bundles.build(jobs=[JOB, JOB._replace(name="test")]))
-    monkeypatch.setattr(
-        deploy, "_request", deploy._request._replace(key=tmp_path / key if key else None, partition="gpu")
-    )
-    last_deploy.write(strict.path, LastDeploy("inputs", last_deploy.state_of(strict.path), "sha256:11"))
-    asked: list[object] = []
-
-    def rehearsal(bundle: str, job: str, *rest: object) -> Rehearsal:
-        asked.append(rest[-1])
-        return outcome(Path(bundle), job=job) if job == "train" else outcome(Path(bundle), job=job, watched=())
-
-    monkeypatch.setattr(ways, "usual", rehearsal)
-    with pytest.raises(Refused, match=r"the rehearsal of test: rehearse\.blind: the job: the kernel's account"):
-        deploy._rehearse(strict)
-    assert asked == ["gpu", "gpu"]
-    kept = list(last_deploy.recorded(strict.path).file) == last_deploy.state_of(strict.path)
-    assert kept is (key is None)  # with a key the next deploy finds it unsigned, and signs it
-
-
-def test_a_dry_run_of_an_unrehearsed_bundle_ends_without_a_check(
-    deploy: Deploy, strict: PackedBundle, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(deploy, "_request", deploy._request._replace(dry_run=True))
-    monkeypatch.setattr(deploy, "_pack", lambda _: strict)
-    assert deploy._deliver(Contents("x", "1", None)) == Deployed(strict.path, strict.digest)
-    assert [(stage.name, stage.state) for stage in deploy.stages] == [
-        (name, "would") for name in ("rehearse", "check", "push", "run")
-    ]
-
-
-def test_the_rehearsal_is_of_the_requested_partition(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[object] = []
-    monkeypatch.setattr(ways, "plan_of", lambda _, __, partition: asked.append(partition))
-    monkeypatch.setattr("deployer.connected.rehearse.ask.ways.rehearsed", lambda *_: SimpleNamespace(outcome=None))
-    site: Any = SimpleNamespace(partitions={"batch": 1, "gpu": 2})
-    for partition in (None, "gpu"):
-        ways.usual("b.tar", None, site, lambda _: None, partition)
-    assert asked == ["batch", "gpu"]

@@ -166,7 +166,7 @@ def said(tmp_path: Path, model: type[Model], raw: dict[str, Any]) -> str:
         ({"bind": ["/x"]}, "bind: unknown key, perhaps you meant 'binds', which belongs under mpi.NAME"),
         ({"workspce": "/x"}, "workspce: unknown key, perhaps you meant 'workspace'"),
         ({"login": {"hots": "x"}}, "login.hots: unknown key, perhaps you meant 'host'"),
-        ({"policy": {"qqqq": 1}}, "policy.qqqq: unknown key; known here: account, rehearsal, runtimes, source"),
+        ({"policy": {"qqqq": 1}}, "policy.qqqq: unknown key; known here: account, runtimes, source"),
         ({"partitions": {"a": 5}}, "partitions.a: must hold keys, KEY: VALUE, not 5"),
         ({"login": None}, "login: must hold keys, KEY: VALUE, and has no value"),
         ({"facts": {"file": "f", "sha256": "0X"}}, "facts.sha256: '0X' is not valid: it must be 64 hexadecimal"),

@@ -99,7 +99,7 @@ WHOLE: dict[str, Any] = {
         "kind": "slurm", "version": "22.05", "pmi": ["pmi2", "pmix"], "account": "pr1",
         "gpu_request": "gres", "storage": [], "source": SOURCE,
     },
-    "policy": {"runtimes": ["charliecloud", "udocker"], "account": True, "rehearsal": True, "source": SOURCE},
+    "policy": {"runtimes": ["charliecloud", "udocker"], "account": True, "source": SOURCE},
     "scripts": ["/etc/site.sh"],
     "module_paths": ["/opt/modules"],
     "modules": ["slurm_setup"],
@@ -295,7 +295,6 @@ def test_other_storage_of_a_pbs_changes_plans() -> None:
     [
         (put(("policy",), {"runtimes": ["udocker"]}), "policy.runtimes", "make new plans"),
         (put(("policy", "account"), None), "policy.account", "make new plans"),
-        (put(("policy", "rehearsal"), None), "policy.rehearsal", "rehearse them"),
         (put(("workspace",), "/other"), "workspace", "make new plans"),
         (put(("scheduler", "account"), "pr2"), "scheduler.account", "make new plans"),
         (put(("partitions", "batch", "max_nodes"), None), "partitions.batch.max_nodes", "make new plans"),

@@ -745,14 +745,6 @@ def test_the_report_has_first_what_stopped_the_job():
     assert shown[-1] == "verdict: REFUSE"
     clean = RECORD._replace(findings=(), ending=DONE, requested=())
     assert "It reached for nothing that the site lacks." in clean.lines()
-    begin = "without network, 4 ranks on 2 nodes: requested "
-    assert clean.summary() == begin + "nothing; it ended without an error after 3.0 s; verdict RUN"
-    unknown = clean._replace(watched=(rehearsal.PYTHON,)).summary()
-    assert "nothing" not in unknown
-    assert "what it requested is not known" in unknown
-    assert RECORD.summary() == begin + "a.example; it failed after 3.0 s; verdict REFUSE"
-    accepted = RECORD._replace(accepted=("rehearse.network",))
-    assert accepted.summary().endswith("it failed after 3.0 s; verdict WARN, accepted rehearse.network")
 
 
 @pytest.mark.parametrize("how", [rehearsal.DONE, rehearsal.LIMIT])
@@ -771,7 +763,6 @@ def test_run_means_watched_to_the_end(watched, how):
     assert made.checked.verdict == ("RUN" if kernel and how == rehearsal.DONE else "UNKNOWN")
     assert ("the kernel's account of a node is missing" in made.lines()[-1]) is not kernel
     assert ("it still ran when the rehearsal's time was over, after 120 s" in made.lines()[-1]) == (how != "done")
-    assert made.is_clean is kernel
 
 
 def test_the_word_of_the_verdict_has_the_reason_once():

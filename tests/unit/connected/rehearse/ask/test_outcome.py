@@ -55,7 +55,7 @@ def test_the_end(folder: Path, code: int, seconds: float, memory: int, how: str,
 def test_a_limit_of_this_machine_stops_the_job(folder: Path) -> None:
     stopped = found(folder, 137)
     seen = outcome.judge(stopped._replace(report=stopped.report._replace(stopped="it filled the disk"))).outcome
-    assert (seen.ending.how, seen.exit_code, seen.is_clean) == (STOPPED, 3, False)
+    assert (seen.ending.how, seen.exit_code) == (STOPPED, 3)
     assert seen.findings[0].finding.message == "it was stopped: it filled the disk"
 
 
@@ -123,9 +123,8 @@ def test_an_observer_that_did_not_see_everything_is_no_account(folder: Path, use
     path.unlink() if used is None else path.write_text(used)
     made = outcome.judge(found(folder, 0)).outcome
     assert (made.watched, [item.finding.code for item in made.findings]) == ((), ["rehearse.blind"])
-    assert (made.checked.verdict, made.is_clean) == ("UNKNOWN", False)
+    assert made.checked.verdict == "UNKNOWN"
     assert made.lines()[-1].startswith("verdict: UNKNOWN: the kernel's account of node1 is missing")
-    assert "requested nothing" not in made.summary()
 
 
 def test_what_was_requested_is_the_kernels_word(folder: Path) -> None:
@@ -141,4 +140,3 @@ def test_what_was_requested_is_the_kernels_word(folder: Path) -> None:
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     made = outcome.judge(found(folder, 0)).outcome
     assert made.requested == ("evil.example",)
-    assert "requested evil.example;" in made.summary()
