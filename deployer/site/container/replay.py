@@ -26,9 +26,11 @@ def start(environment: "dict[str, str]") -> "dict[str, str]":
     listener.bind(("127.0.0.1", 0))
     listener.listen(128)
     address = f"http://deployer:{token}@127.0.0.1:{listener.getsockname()[1]}"
-    if os.fork() == 0:
+    child = os.fork()
+    if child == 0:
         os.close(held)
         _serve(listener, alive, folder, token)
+    os.setpgid(child, child)  # launchers signal a rank's group, and the payload may download when it saves its state
     listener.close()
     os.close(alive)
     before = [environment[name] for name in ("no_proxy", "NO_PROXY") if name in environment]
@@ -38,12 +40,9 @@ def start(environment: "dict[str, str]") -> "dict[str, str]":
 
 
 def _serve(listener: _socket.socket, alive: int, folder: str, token: str) -> None:
-    """Wait for a connection, answer it and others until the rank ends, and end this process.
-
-    Launchers signal a rank's group, and the payload may download something when it saves its state.
-    """
+    """Wait for a connection, answer it and others until the rank ends, and end this process."""
     try:
-        os.setsid()
+        os.setpgid(0, 0)
         if alive not in select.select([listener.fileno(), alive], [], [])[0]:
             from deployer.site.container import replay_proxy
 

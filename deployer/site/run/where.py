@@ -10,12 +10,7 @@ from deployer.site.run import exec as execs
 from deployer.site.storage.store import Store
 
 #: The option of each runtime that sets a variable in the container.
-_SETS: Dict[str, str] = {
-    "apptainer": "--env=",
-    "singularity": "--env=",
-    "charliecloud": "--set-env=",
-    "podman": "--env=",
-}
+_SETS = {"apptainer": "--env=", "singularity": "--env=", "charliecloud": "--set-env=", "podman": "--env="}
 #: They read a word with two = as a line of CSV, and otherwise remove quotes at its ends (pflag's stringToString).
 _OF_APPTAINER = ("apptainer", "singularity")
 

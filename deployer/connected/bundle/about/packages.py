@@ -195,6 +195,10 @@ def _apk(content: bytes) -> Iterator[dict[str, str]]:
         yield {_APK_FIELDS[key]: text for key, text in re.findall(r"^([PVALo]):(.*)$", paragraph, re.MULTILINE)}
 
 
+def _conda(content: bytes) -> Iterator[dict[str, str]]:
+    yield json_records.parse(content, "conda-meta", IntegrityError)
+
+
 def _rpm(content: bytes) -> Iterator[dict[str, str]]:
     until = time.monotonic() + _RPM_SECONDS
     with tempfile.NamedTemporaryFile(prefix="deployer-rpm-") as file:
@@ -225,7 +229,7 @@ _DATABASES: tuple[tuple[re.Pattern[bytes], str, Callable[[bytes], Iterator[Mappi
     (
         re.compile(rb"(.*/)?conda-meta/[^/]+\.json"),
         CONDA,
-        lambda content: iter([json_records.parse(content, "conda-meta", IntegrityError)]),
+        _conda,
     ),
     (re.compile(rb"(usr/lib/sysimage|var/lib)/rpm/rpmdb\.sqlite"), RPM, _rpm),
 )

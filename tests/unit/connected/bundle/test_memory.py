@@ -166,6 +166,7 @@ def test_json_and_archives_are_parsed_in_one_place_each() -> None:
     assert places["zipfile.ZipFile"] == {
         "connected/rootfs/wheels.py",
         "connected/bundle/pyz.py",
+        "connected/bundle/about/reasons.py",  # lists a file of at most 16 MiB
         "connected/image/wheelhouse/resolve.py",
         "system/tool/tool_compiler.py",
     }  # two write, one reads this tool itself
