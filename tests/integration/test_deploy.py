@@ -147,26 +147,9 @@ while True:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_site_that_requires_rehearsals_gets_them_and_jobs_that_continue_are_followed(
-    built: Cli, lab: Lab, definition: Path, tmp_path: Path
-) -> None:
-    profile = tmp_path / "strict.yaml"
-    profile.write_text("extends: lab\nname: lab\npolicy: {rehearsal: true}\n")
+def test_jobs_that_continue_are_followed(built: Cli, lab: Lab, definition: Path, tmp_path: Path) -> None:
     settings = {"DEPLOYER_SSH_CONFIG": str(lab.ssh_config), "XDG_CONFIG_HOME": str(tmp_path)}
     cli = Cli({**built.environment, **settings})
-    words = ["deploy", definition, profile, "hello", "-o", tmp_path / "b.tar", "--json", "--no-follow"]
-    first = json.loads(cli(*words).stdout)
-    assert states(first)[1:] == ["pack done", "rehearse done", "check done", "push done", "run done"]
-    again = json.loads(cli(*words).stdout)
-    assert states(again)[:5] == [
-        "build unchanged",
-        "pack unchanged",
-        "rehearse unchanged",
-        "check done",
-        "push unchanged",
-    ]
-    assert "rehearsed on" in cli("inspect", tmp_path / "b.tar").stdout
-
     (definition / "app" / "hello.py").write_text(_CONTINUED)
     limits = ["--time", "00:02:00", "--warn", "100", "--again", "1"]
     said = cli("deploy", definition, "lab", "hello", "-o", tmp_path / "c.tar", *limits).stdout

@@ -141,7 +141,7 @@ def fetch(
     locked = _locked(definition, job) if request.locked else None
     folder = definition.folder
     with _alone(folder), contextlib.ExitStack() as cleanup:
-        bundle = _packed(definition.to_fetch(job), job, request, show, say)
+        bundle = _packed(definition.to_fetch(job), request, show, say)
         recorder = Recorder(DownloadStore(), FetchRules(locked, hub.login, request.private, request.ca_bundle))
         cleanup.callback(caches.FETCH.trim)
         cleanup.callback(recorder.close)
@@ -214,14 +214,10 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def _packed(
-    definition: Definition,
-    job: str,
-    request: FetchRequest,
-    show: Callable[[DeployStage], None],
-    say: Callable[[str], None],
+    definition: Definition, request: FetchRequest, show: Callable[[DeployStage], None], say: Callable[[str], None]
 ) -> Path:
     """Return the bundle of the job, built and packed if something has changed."""
-    path = caches.DEPLOY.folder / f"fetch-{definition.name}-{definition.version}-{job}.tar"
+    path = caches.DEPLOY.folder / f"fetch-{definition.name}-{definition.version}.tar"
     wanted = DeployRequest(request.definition, "", output=path, accept=request.accept, settings=request.settings)
     return Packing(definition, None, wanted, show, say).bundle()
 
