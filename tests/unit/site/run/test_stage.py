@@ -425,7 +425,7 @@ def test_a_lock_is_the_living_ones(tmp_path):
 @pytest.fixture
 def short_grace(monkeypatch):
     """Shorten the wait for payloads: the stand-in shares this machine's root, so that all processes look like ones."""
-    monkeypatch.setattr(stage, "GRACE", 0.5)
+    monkeypatch.setattr(stage.payload_monitor, "GRACE", 0.5)
 
 
 @pytest.mark.thorough
