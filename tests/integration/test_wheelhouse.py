@@ -93,7 +93,9 @@ def test_a_wheelhouse_is_imported_on_the_site_and_one_requirement_ships_one_whee
     difference = json.loads(wheels.cli("diff", first, second, "--json").stdout)
     changed = [path for kind in ("added", "removed", "changed") for path in difference[kind]]
     wheel_names = [f"deployer/wheels/tqdm-4.66.{patch}-py3-none-any.whl" for patch in (5, 6)]
-    assert sorted(changed) == ["deployer/overlays/wheels.tar", "deployer/sbom.cdx.json", *wheel_names]
+    own = [f"deployer/{name}" for name in ("definition/python.lock", "definition/python/requirements.txt")]
+    ours = ["deployer/overlays/wheels.tar", "deployer/provenance.json", "deployer/sbom.cdx.json"]
+    assert sorted(changed) == [*own, *ours, *wheel_names]
     done = wheels.cli("push", second, "lab", "--ssh-config", site.lab.ssh_config, "--json")
     sent = json.loads(done.stdout)["sent"]
     print(f"one changed requirement: {sent} bytes of {second.stat().st_size} sent")
