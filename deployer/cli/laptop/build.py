@@ -14,7 +14,7 @@ from deployer.connected.image.builders import choice
 from deployer.connected.image.definition.definition import load
 from deployer.connected.image.wheelhouse.wheelhouse import Mode
 from deployer.connected.transfer.published import profile_of
-from deployer.contract.base.errors import UsageError
+from deployer.contract.base.errors import Refused, UsageError
 from deployer.contract.elf.machines import SUPPORTED
 from deployer.system import terminal
 from deployer.system.files import read_bytes
@@ -43,6 +43,12 @@ def add_parsers(subparsers: Any) -> None:
     text = "an ssh agent or key for RUN --mount=type=ssh: default, or ID=PATH; may be repeated"
     common.repeated(command, "--ssh", "KEY", text)
     common.flag(command, "--json", "print the build record")
+
+    command = common.add_command(subparsers, "reproduce", _reproduce)
+    common.add(command, "bundle", "B.tar", "a bundle that `pack` wrote of a definition; its Dockerfile will be run")
+    text = "the bundle's definition, for files that the bundle does not carry"
+    common.add(command, "definition", "DEF", text, nargs="?", type=Path)
+    add_settings(command)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -139,3 +145,22 @@ def _secret(text: str) -> tuple[str, bytes]:
     if fields["env"] not in os.environ:
         raise UsageError(f"the secret {fields['id']} is in the variable {fields['env']}, which is not set")
     return fields["id"], os.environb[os.fsencode(fields["env"])]
+
+
+def _reproduce(args: argparse.Namespace) -> int:
+    from deployer.connected.deploy.reproduce import reproduce
+
+    with caches.in_use():
+        options = BuildOptions(**settings.build_files(args), builder=args.builder)
+        made = reproduce(args.bundle, args.definition, options, say)
+    code = 0 if made["reproduced"] else Refused.exit_code
+    if common.as_json(args, made):
+        return code
+    same = f"the same layer sha256:{made['layer']}, settings and wheels"
+    again = f"not reproduced: layer sha256:{made['layer']}, again sha256:{made['layer_again']}"
+    terminal.show(
+        again if code else f"reproduced: {same}", *(f"the image's {name} differs" for name in made["settings"])
+    )
+    terminal.show(*("{kind} {name}: {old} -> {new}".format(**each) for each in made["packages"]))
+    terminal.show(*("{change} {path}: {reason}".format(**each) for each in made["files"]))
+    return code

@@ -1,4 +1,4 @@
-"""Commands that plan, sign, send and compare bundles: plan, sign, push, diff, reproduce, pyz."""
+"""Commands that plan, sign, send and compare bundles: plan, sign, push, diff, pyz."""
 
 import argparse
 import hashlib
@@ -9,21 +9,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deployer.cli.laptop import settings
-from deployer.cli.laptop.build import add_settings, say
 from deployer.cli.laptop.remote import site_options
 from deployer.cli.site import common
 from deployer.connected.bundle import architectures
 from deployer.connected.bundle.pyz import make_pyz
 from deployer.connected.check import check as checking
 from deployer.connected.check.checking import Checking
-from deployer.connected.ground import caches, user_settings
+from deployer.connected.ground import user_settings
 from deployer.connected.ground.sign import sign, sign_update
-from deployer.connected.image.lint import refuse_errors
 from deployer.connected.linker import index
 from deployer.connected.transfer import push as pushing
 from deployer.connected.transfer.published import profile_of
 from deployer.connected.transfer.push_plan import push_plan
-from deployer.contract.base.errors import Refused, UsageError
+from deployer.contract.base.errors import UsageError
 from deployer.contract.base.text import counted
 from deployer.contract.bundle.plan_update import PlanUpdate
 from deployer.contract.site.choose import explained
@@ -85,12 +83,6 @@ def add_parsers(subparsers: Any) -> None:
     common.add(command, "new", "B.tar", "the later bundle")
     common.repeated(command, "--accept", "CODE", "accept secrets of this code, or one of them (CODE:FILE)")
     common.flag(command, "--files", f"list every file, not only {_NAMED} of each kind")
-
-    command = common.add_command(subparsers, "reproduce", _reproduce)
-    common.add(command, "bundle", "B.tar", "a bundle that `pack` wrote of a definition; its Dockerfile will be run")
-    text = "the bundle's definition, for files that the bundle does not carry"
-    common.add(command, "definition", "DEF", text, nargs="?", type=Path)
-    add_settings(command)
 
     command = common.add_command(subparsers, "pyz", _pyz)
     common.add(command, "-o", "--output", "deployer.pyz", "write it to this file", required=True)
@@ -251,6 +243,7 @@ def _push_to(args: argparse.Namespace) -> None:
 
 def _diff(args: argparse.Namespace) -> None:
     from deployer.connected.bundle.about import diff  # its imports are slow, and push does not need it
+    from deployer.connected.image.lint import refuse_errors
 
     difference = diff.diff(args.old, args.new)
     if not common.as_json(args, difference.record()):
@@ -269,26 +262,6 @@ def _show_difference(args: argparse.Namespace, difference: "Difference") -> None
             terminal.show(f"  ... and {len(paths) - _NAMED} more (--files lists all)")
     counts = f"{counted(len(added), 'file')} added, {len(removed)} removed, {len(changed)} changed"
     terminal.show(*common.wrapped(f"{counts}; {human(difference.bytes_to_ship)} to send to a site that has {args.old}"))
-
-
-def _reproduce(args: argparse.Namespace) -> int:
-    from deployer.connected.deploy.reproduce import reproduce
-    from deployer.connected.image.build import BuildOptions
-
-    with caches.in_use():
-        options = BuildOptions(**settings.build_files(args), builder=args.builder)
-        made = reproduce(args.bundle, args.definition, options, say)
-    code = 0 if made["reproduced"] else Refused.exit_code
-    if common.as_json(args, made):
-        return code
-    same = f"the same layer sha256:{made['layer']}, settings and wheels"
-    again = f"not reproduced: layer sha256:{made['layer']}, again sha256:{made['layer_again']}"
-    terminal.show(
-        again if code else f"reproduced: {same}", *(f"the image's {name} differs" for name in made["settings"])
-    )
-    terminal.show(*("{kind} {name}: {old} -> {new}".format(**each) for each in made["packages"]))
-    terminal.show(*("{change} {path}: {reason}".format(**each) for each in made["files"]))
-    return code
 
 
 def _pyz(args: argparse.Namespace) -> None:

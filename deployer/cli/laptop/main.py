@@ -35,7 +35,7 @@ GROUPS = {
         Command("inspect", "laptop.inspection", "show what a bundle contains", "trained.tar"),
         Command("scan", "laptop.scan", "record what vulnerability scanners find in a bundle", "trained.tar --key KEY"),
         Command("diff", "laptop.bundles", "show what changed between two bundles", "old.tar trained.tar"),
-        Command("reproduce", "laptop.bundles", "build a bundle's image again and compare, as its provenance says",
+        Command("reproduce", "laptop.build", "build a bundle's image again and compare, as its provenance says",
                 "trained.tar"),
         Command("verify", "site.images", "check every byte of a bundle, and its signatures",
                 "trained.tar --signers allowed_signers"),

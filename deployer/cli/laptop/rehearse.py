@@ -12,7 +12,7 @@ from deployer.connected.rehearse.ask.ways import WAYS, plan_of, rehearsed
 from deployer.contract.base.errors import Refused, UsageError
 from deployer.contract.bundle import limits
 from deployer.contract.bundle.job import check_time, seconds
-from deployer.contract.rehearsal.rehearsal import CODES
+from deployer.contract.rehearsal.rehearsal import CODES, Rehearsal
 from deployer.contract.rules.findings import refused
 from deployer.contract.rules.verdict import RUN
 from deployer.system import terminal
@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
     done = rehearsed(request, accepted, args.engine, (lambda _: None) if args.json else terminal.tell)
     outcome = done.outcome
     if not common.as_json(args, {**outcome.record(), "folder": str(done.folder), "engine": done.way}):
-        common.show_rehearsal(outcome)
+        show(outcome)
         terminal.show(f"simulated by: {done.way}", f"log: {done.folder}/output.log")
     sys.stdout.flush()  # print the report before any later error
     if args.strict and outcome.checked.verdict != RUN:
@@ -79,6 +79,13 @@ def run(args: argparse.Namespace) -> int:
         name, send = settings.site_for_hint(args.site), "push" if bundle == args.bundle else "deploy"
         common.suggest(args, *((send, args.bundle, name) if args.site else ("check", args.bundle, "--site", name)))
     return outcome.exit_code
+
+
+def show(outcome: Rehearsal) -> None:
+    """Print the report of a rehearsal."""
+    terminal.show(*outcome.lines())
+    if outcome.findings and not terminal.is_quiet():
+        terminal.show(common.more(item.finding.code for item in outcome.findings))
 
 
 def _foresee(request: RehearsalRequest, accepted: Sequence[str]) -> None:

@@ -423,13 +423,6 @@ def show(checked: "Checked", ways: Sequence[str] = (), stream: Optional[IO[str]]
         terminal.show(more(finding.code for finding in checked.against or checked.findings), stream=out)
 
 
-def show_rehearsal(outcome: Any) -> None:
-    """Print the report of a rehearsal."""
-    terminal.show(*outcome.lines())
-    if outcome.findings and not terminal.is_quiet():
-        terminal.show(more(item.finding.code for item in outcome.findings))
-
-
 def as_json(args: argparse.Namespace, record: Any, indent: Optional[int] = None) -> bool:
     """Print a result as a record if --json requests that, and return whether it does."""
     if args.json:

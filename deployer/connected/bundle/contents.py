@@ -31,7 +31,7 @@ class Contents(NamedTuple):
         judge: raises Refused if the app folder does not match the image. It receives the image's root filesystem and
             environment. None: there is no definition.
         accept: the accepted findings of ``lint``, as in ``--accept``.
-        provenance: SLSA's predicate about its build; None: there is no definition.
+        provenance: returns SLSA's predicate about its build. None: there is no definition.
         identity: returns the ``ArchiveImage.identity`` that ``read`` would return. None: the image must be read first.
     """
 
@@ -49,4 +49,4 @@ class Contents(NamedTuple):
     judge: Callable[[ListedTree, Sequence[str]], None] | None = None
     accept: Collection[str] = ()
     identity: Callable[[], str] | None = None
-    provenance: json_records.Record | None = None
+    provenance: Callable[[], json_records.Record] | None = None

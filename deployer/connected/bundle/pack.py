@@ -432,4 +432,4 @@ def _write_provenance(writer: BundleWriter, contents: Contents, **digests: str) 
     if contents.provenance:
         from deployer.connected.bundle.about import provenance
 
-        writer.member(manifests.PROVENANCE_MEMBER, provenance.statement(contents.provenance, **digests))
+        writer.member(manifests.PROVENANCE_MEMBER, provenance.statement(contents.provenance(), **digests))

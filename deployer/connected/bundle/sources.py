@@ -62,7 +62,7 @@ def from_definition(
     needs = [DataNeed(name, data.bundle) for name, data in sorted(definition.data.items()) if data.bundle]
     carried = {f"{OURS[0]}{WHEELS}/{path.name}": path for path in wheelhouse.ready(definition)}
     carried.update({f"{OURS[0]}{VARIANTS}/{abi}/{path.name}": path for abi, path in variants.items()})
-    made = provenance.of_definition(definition, image, file, carried)
+    made = functools.partial(provenance.of_definition, definition, image, file, dict(carried))
     own = provenance.carried(provenance.own_files(definition))
     carried.update({f"{provenance.PREFIX}{name}": path for name, path in own.items()})
     contents = contents._replace(

@@ -26,7 +26,7 @@ APP_PREFIX = "deployer/app/"
 PLANS_PREFIX = "deployer/plans/"
 #: Prefix of data folders, ``deployer/data/NAME/...``.
 DATA_PREFIX = "deployer/data/"
-#: The member with the SBOM.
+#: The members with the SBOM, and with how it was built.
 SBOM_MEMBER, PROVENANCE_MEMBER = "deployer/sbom.cdx.json", "deployer/provenance.json"
 #: Prefix of the kit, which contains tools that a site may lack.
 KIT_PREFIX = "deployer/kit/"

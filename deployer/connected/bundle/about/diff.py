@@ -128,12 +128,14 @@ class _Bundle:
         """Return image entries in units that only this side has, each with its properties for comparison."""
         entries: dict[str, object] = {}
         for entry, content in self._entries(other):
-            digest, path, pieces = hashlib.sha256(), os.fsdecode(entry.path), []
-            for piece in content:
-                digest.update(piece)
-                pieces += [bytes(piece)] if PackageFiles.is_list(path) else []
-            if pieces:
-                self._listed.add(path, b"".join(pieces))
+            digest, path = hashlib.sha256(), os.fsdecode(entry.path)
+            if PackageFiles.is_list(path):
+                whole = b"".join(content)
+                self._listed.add(path, whole)
+                digest.update(whole)
+            else:
+                for piece in content:
+                    digest.update(piece)
             entries[_name(entry)] = (*entry._replace(path=b""), digest.digest())
         return entries
 

@@ -5,7 +5,6 @@ from pathlib import Path
 
 from packageurl import PackageURL
 
-from deployer.connected.bundle.about import sbom, scan_reports
 from deployer.connected.ground.sign import signed_text
 from deployer.contract.base.errors import UsageError
 from deployer.contract.bundle import plan_update, sealed_file, sshsig
@@ -35,6 +34,8 @@ def make(
         MissingTool: no scanner is installed.
         JobFailed: a scanner failed.
     """
+    from deployer.connected.bundle.about import sbom, scan_reports  # slow to import, and push needs neither
+
     with opened(bundle) as stream:
         whole = begin(stream, bundle, ())
         packages = sealed_file.small(whole.manifest, SBOM_MEMBER, whole.read)

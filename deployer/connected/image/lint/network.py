@@ -74,20 +74,17 @@ def downloads(command: list[str]) -> str:
         used = any(not _LOCAL.match(word) for word in addresses if not word.startswith("-"))
     elif program in _PROGRAMS:
         words, named = _PROGRAMS[program], [word for word in command[1:] if not word.startswith("-")]
-        used = not words or bool(words & set(named[:2])) or _pip_words(command) is not None
+        used = not words or bool(words & set(named[:2])) or _is_pip(command)
     else:
-        used = _pip_words(command) is not None
+        used = _is_pip(command)
     return " ".join(command)[:80] if used and not set(_OFFLINE) & set(command) else ""
 
 
-def _pip_words(command: list[str]) -> list[str] | None:
-    """Return the words after ``pip install`` (or download, wheel), or None for other commands."""
+def _is_pip(command: list[str]) -> bool:
+    """Return whether a command is ``pip install`` (or download, wheel), also by python -m or uv."""
     words = list(command)
     if re.fullmatch(r"(.*/)?python[0-9.]*", words[0]) and "-m" in words[:-1]:
         words = words[words.index("-m") + 1 :]
     if words[0] == "uv":
         words = words[1:]
-    if not words or not re.fullmatch(r"(.*/)?pip[0-9.]*", words[0]):
-        return None
-    verbs = [number for number, word in enumerate(words) if word in _VERBS]
-    return words[verbs[0] + 1 :] if verbs else None
+    return bool(words and re.fullmatch(r"(.*/)?pip[0-9.]*", words[0])) and any(word in _VERBS for word in words)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from deployer.cli.laptop import capture, check, pack
+from deployer.cli.laptop import capture, check, pack, rehearse
 from deployer.cli.laptop import deploy as deploy_command
 from deployer.cli.laptop.main import main
 from deployer.cli.site import common
@@ -95,9 +95,9 @@ def test_a_quiet_deploy_that_follows_nothing_prints_the_job(
 @pytest.mark.parametrize("quiet", [False, True])
 def test_a_rehearsal_explains_itself_unless_it_is_quiet(capsys: pytest.CaptureFixture[str], quiet: bool) -> None:
     found = [SimpleNamespace(finding=SimpleNamespace(code="rehearse.network"))]
-    done = SimpleNamespace(lines=lambda: ["verdict: RUN"], findings=found)
+    done: Any = SimpleNamespace(lines=lambda: ["verdict: RUN"], findings=found)
     with terminal.manners(quiet, False):
-        common.show_rehearsal(done)
+        rehearse.show(done)
     said = capsys.readouterr().out.splitlines()
     assert said[0] == "verdict: RUN"
     assert [line.split(":")[0] for line in said[1:]] == ([] if quiet else ["more"])
