@@ -26,7 +26,7 @@ def decrypt(path: str, target: IO[bytes], key: str, program: str) -> None:
         program: age itself.
 
     Raises:
-        MissingTool: there is no age.
+        MissingTool: age is not installed.
         UsageError: the key is not one of those that the file is for.
         IntegrityError: the file was changed or cut.
         SpaceError: no space or quota is left.

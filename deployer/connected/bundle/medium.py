@@ -72,7 +72,7 @@ def readme(
 
 
 def encrypted_readme(mark: str) -> str:
-    """Return the text of README.txt on an encrypted medium, which does not say what is on it."""
+    """Return the text of README.txt on an encrypted medium. It does not name the bundle."""
     return _ENCRYPTED_TEXT.format(which=_which(mark), sums=SUMS)
 
 
@@ -95,7 +95,7 @@ def encryption(keys: Sequence[str]) -> Sequence[str]:
 
     Raises:
         UsageError: age refuses a key, or warns that it leaves one out.
-        MissingTool: there is no age.
+        MissingTool: age is not installed.
     """
     argv = ["age", "--encrypt"]
     for key in keys:

@@ -26,7 +26,7 @@ LARGEST, MOST = 64 * 1024 * 1024, 1024 * 1024 * 1024
 def keep(records: Records, store: DownloadStore, kept: Collection[str], target: Path, last: Path) -> list[str]:
     """Write the answers that are not among the kept files into the new folder ``target``; return their addresses.
 
-    The hub's libraries do not ask for anything if they are told that there is no network (``hub.OFFLINE``).
+    Answers of the hub are left out: with ``hub.OFFLINE``, its libraries send no requests.
 
     Args:
         kept: digests of the kept files.

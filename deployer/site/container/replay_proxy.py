@@ -112,7 +112,7 @@ class _Exchange(BaseHTTPRequestHandler):
         return False
 
     def _refuse(self, what: str) -> None:
-        """Answer that there is no answer, and print it once. Parameters may be logins, so they are not printed."""
+        """Send an error, and print it once per address. Parameters may be logins, so they are not printed."""
         shown, complained = f"{self.command} {what.partition('?')[0]}", self.server.complained
         if shown not in complained and len(complained) < _MOST:
             complained.add(shown)

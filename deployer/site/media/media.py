@@ -37,7 +37,7 @@ def gather(folders: List[str], store: Store, key: str, program: str, meter: Inst
         UsageError: the media are of different bundles, or the key is wrong.
         IntegrityError: a part is damaged. The parts that have arrived are kept.
         SpaceError: there is no space for the parts, the bundle and the image. Nothing was copied.
-        MissingTool: there is no age.
+        MissingTool: age is not installed.
     """
     target, missing = folders[0], []
     parcel: Optional[Parcel] = None

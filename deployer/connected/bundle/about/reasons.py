@@ -1,4 +1,4 @@
-"""Why two builds of a file differ: a guess from both contents, which states only what it has compared."""
+"""Why a file differs between two builds, as far as comparing both contents can tell."""
 
 import gzip
 import io
