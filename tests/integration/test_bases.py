@@ -31,8 +31,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.needs("root", "docker")]
 #: The last stage and a stage with the build settings; neither runs a program, so a base needs none.
 DOCKERFILE = """\
 ARG BASE
-ARG BUILD_BASE
-FROM ${BUILD_BASE} AS build
+FROM ${BASE} AS build
 COPY Dockerfile /made
 FROM ${BASE}
 COPY --from=build /made /made

@@ -65,7 +65,7 @@ def define(folder: Path, dockerfile: str, name: str = "pytest-build") -> Definit
     place = folder / name
     place.mkdir(exist_ok=True)
     (place / "bundle.yaml").write_text(BUNDLE.format(name=name))
-    (place / "Dockerfile").write_text(f"ARG BASE\nARG BUILD_BASE\n{dockerfile}")
+    (place / "Dockerfile").write_text(f"ARG BASE\n{dockerfile}")
     return load(place)
 
 
@@ -152,7 +152,7 @@ def test_build_settings_are_there_in_the_build_and_leave_no_trace(
 ) -> None:
     definition = define(
         tmp_path,
-        "FROM ${BUILD_BASE} AS build\n"
+        "FROM ${BASE} AS build\n"
         'RUN grep -q VGhpcyBp "$PIP_CERT" && grep -q index.invalid "$PIP_CONFIG_FILE"\n'
         "RUN apt-get update --print-uris >/made && grep mirror.invalid /made && ! grep -v mirror.invalid /made\n"
         "FROM ${BASE}\nCOPY --from=build /etc/debian_version /made\n",
@@ -169,8 +169,6 @@ def test_build_settings_are_there_in_the_build_and_leave_no_trace(
 @pytest.mark.parametrize(
     ("last_stage", "reason"),
     [
-        ("FROM ${BUILD_BASE}\n", "made from BUILD_BASE"),
-        pytest.param(f"FROM ${{BUILD_BASE}}\nRUN rm -rf /{MARK}\n", "made from BUILD_BASE", marks=pytest.mark.slow),
         ("FROM ${BASE}\nCOPY --from=build /stolen /etc/innocent\n", "its files contains the build settings"),
         (f"FROM ${{BASE}}\nENV SSL_CERT_FILE=/{MARK}/ca.crt\n", "configuration or history shows the build settings"),
         ("FROM ${BASE}\nRUN echo someone:a-secret >/etc/login\n", "shows the login for index.invalid"),
@@ -185,7 +183,7 @@ def test_a_trace_of_the_build_settings_is_refused(
     tmp_path: Path, options: BuildOptions, last_stage: str, reason: str, client: docker.DockerClient
 ) -> None:
     login = 'RUN sed -n \'s|.*//\\(.*\\)@.*|\\1|p\' "$PIP_CONFIG_FILE" >/login; cp "$PIP_CERT" /stolen\n'
-    definition = define(tmp_path, f"FROM ${{BUILD_BASE}} AS build\n{login}{last_stage}", "pytest-trace")
+    definition = define(tmp_path, f"FROM ${{BASE}} AS build\n{login}{last_stage}", "pytest-trace")
     with contextlib.suppress(APIError):  # of a test that failed
         client.api.remove_image(definition.tag)
     with pytest.raises(Refused) as caught:
@@ -362,7 +360,7 @@ def test_a_build_that_is_interrupted_leaves_nothing_half_made_and_the_next_goes_
     assert "Traceback" not in "".join(rest)
     assert not engines.has_image(client, definition.tag)
     assert not list(records_folder().glob("*.json"))
-    (definition.folder / "Dockerfile").write_text(f"ARG BASE\nARG BUILD_BASE\nFROM ${{BASE}}\n{step}RUN true\n")
+    (definition.folder / "Dockerfile").write_text(f"ARG BASE\nFROM ${{BASE}}\n{step}RUN true\n")
     assert build(definition, BuildOptions(), quiet).cached >= 1
     remove(definition)
 
@@ -440,7 +438,7 @@ def test_an_engine_that_is_killed_in_the_build_is_named_and_the_next_build_goes_
     with pytest.raises(MissingTool, match="no Docker engine answers"):
         build(definition, BuildOptions(), quiet)
     assert private_engine.start()
-    (definition.folder / "Dockerfile").write_text("ARG BASE\nARG BUILD_BASE\nFROM ${BASE}\nRUN echo first\nRUN true\n")
+    (definition.folder / "Dockerfile").write_text("ARG BASE\nFROM ${BASE}\nRUN echo first\nRUN true\n")
     assert build(definition, BuildOptions(), quiet).cached == 1
 
 

@@ -22,7 +22,7 @@ jobs:
     nodes: 2
     keep: [numba, ~/own]
 """
-DOCKERFILE = "ARG BASE\nARG BUILD_BASE\nFROM deployer/hello-mpi:1.0.0\n"
+DOCKERFILE = "ARG BASE\nFROM deployer/hello-mpi:1.0.0\n"
 REQUIREMENTS = "numba==0.61.2\nnumpy==2.2.6\n"
 #: Compiles a function, and leaves links and special files in its home.
 PROGRAM = """\

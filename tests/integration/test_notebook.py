@@ -25,8 +25,7 @@ jobs: {hello: {command: [python3, -c, pass]}}
 #: Without JupyterLab's pages, which only a browser needs.
 DOCKERFILE = """\
 ARG BASE
-ARG BUILD_BASE
-FROM ${BUILD_BASE} AS python
+FROM ${BASE} AS python
 RUN apt-get update && apt-get install -y --no-install-recommends python3-venv
 RUN python3 -m venv /opt/jupyter && \
     /opt/jupyter/bin/pip install --only-binary :all: jupyter-server==2.21.1 ipykernel==7.1.0

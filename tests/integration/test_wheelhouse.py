@@ -24,7 +24,7 @@ jobs:
     nodes: 2
     workdir: /usr/lib
 """
-DOCKERFILE = "ARG BASE\nARG BUILD_BASE\nFROM deployer/hello-mpi:1.0.0\n"
+DOCKERFILE = "ARG BASE\nFROM deployer/hello-mpi:1.0.0\n"
 CONNECTS = "RUN python3 -c \"import socket; socket.create_connection(('192.0.2.1', 80), 5)\"\n"
 REQUIREMENTS = "markupsafe==3.0.2  # binary\ntqdm==4.66.5  # pure\n"
 

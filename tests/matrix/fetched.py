@@ -288,9 +288,8 @@ def _ran(script: Script, folder: Path, python: Path, environment: Mapping[str, s
 _DOCKERFILE = """\
 # {name}: packages of published scripts. app/ is not in the image.
 ARG BASE
-ARG BUILD_BASE
 
-FROM ${{BUILD_BASE}} AS python
+FROM ${{BASE}} AS python
 ENV PIP_BREAK_SYSTEM_PACKAGES=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore \\
     PIP_PROGRESS_BAR=off
 RUN apt-get update \\

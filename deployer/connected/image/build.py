@@ -17,7 +17,7 @@ import docker
 from deployer.connected.ground import engine, progress
 from deployer.connected.image import inputs, interpreter, variants
 from deployer.connected.image.bases import alone, base, imported
-from deployer.connected.image.builders import choice, rewritten
+from deployer.connected.image.builders import choice
 from deployer.connected.image.builders.builder import ImageBuild, Mounted
 from deployer.connected.image.builders.transcript import Transcript
 from deployer.connected.image.definition import dockerfile, offline, settings
@@ -164,15 +164,11 @@ def _build(
     wheelhouse.check_early(definition, options.mode)
     builder = choice.choose(client, options.builder)
     say(f"builder: {builder.name}")
-    of_builder = kept(lint.for_builder(definition, builder), options.accept)
-    refuse_errors(of_builder)
+    refuse_errors(kept(lint.for_builder(definition, builder), options.accept))
     host = settings.from_host(options.ca_bundle, options.pip_conf, os.environ, options.apt_sources)
     clean = base.ensure(client, wanted, host, say, definition.folder, options.mode.offline)
-    with_settings = clean if builder.mounts else settings.build_base(client, clean, host)
-    for item in of_builder if with_settings != clean else ():  # report this before minutes of building
-        say(f"base: {item.subject}: {item.message}; {item.remedy}")
     machine = str(engine.image_config(client, clean)["Architecture"])
-    arguments = {**definition.build_args, **_bases(definition, clean, with_settings, machine), **host.proxies}
+    arguments = {**definition.build_args, **_bases(definition, clean, machine), **host.proxies}
     if options.mode.offline and definition.dockerfile_path is not None:
         offline.check_dockerfile(client, definition.dockerfile_path, arguments)
     receipt = record_of(definition)
@@ -190,9 +186,7 @@ def _build(
             advice = offline.HINT if options.mode.offline else ""
             transcript = Transcript(definition.tag, str(log), write, advice)
             labels = {inputs.LABEL: inputs.label(client, definition, clean)}
-            mounted = Mounted(
-                host.contents(rewritten.FOLDER), host.environment(rewritten.FOLDER), options.secrets, options.ssh
-            )
+            mounted = Mounted(host.contents(), host.environment(), options.secrets, options.ssh)
             platform = "" if machine == engine.architecture(client) else f"linux/{machine}"
             own = ImageBuild(
                 client, builder, arguments, transcript, options.no_cache, options.mode.offline,
@@ -201,9 +195,9 @@ def _build(
             image, compiled = _image_and_variants(own, definition, options.families, host.proxies, beside)
             config = engine.image_config(client, image)
             last = last_record(definition)
-            if (last.get("image"), last.get("build_base")) != (image, with_settings):
+            if last.get("image") != image:
                 last = {}  # that build made or checked something else
-                _check(client, config, clean, with_settings, _traces(host, options.secrets))
+                _check(client, config, _traces(host, options.secrets))
             horovod = compiled()
     target, house = None, wheelhouse.Wheelhouse()
     if definition.python is not None:
@@ -219,20 +213,21 @@ def _build(
         definition.tag, transcript.steps, transcript.cached, str(log), len(house.wheels), house.relocked, horovod,
         builder.name,
     )  # fmt: skip
-    known_next_time = {"build_base": with_settings, "target": target.record() if target else None}
-    known_next_time["base_digest"] = engine.image_config(client, clean)["Layers"][0]
+    known_next_time = {
+        "target": target.record() if target else None, "base_digest": engine.image_config(client, clean)["Layers"][0],
+    }  # fmt: skip
     files.write_text(str(receipt), json_records.pretty({**built.record(), **known_next_time}))
     return built
 
 
-def _bases(definition: Definition, clean: str, with_settings: str, target: str) -> dict[str, str]:
+def _bases(definition: Definition, clean: str, target: str) -> dict[str, str]:
     """Return the arguments with the base. A Dockerfile whose ``ARG BASE`` has a default keeps its own image.
 
     Args:
         target: the architecture of the base. Older BuildKits leave ``TARGETARCH`` empty if an ARG before the first FROM
             declares it.
     """
-    arguments = {"BASE": clean, "BUILD_BASE": with_settings}
+    arguments = {"BASE": clean, "BUILD_BASE": clean}
     if definition.dockerfile_path is None:
         return arguments
     parsed = dockerfile.parse(files.read_text(str(definition.dockerfile_path)))
@@ -352,16 +347,11 @@ def _traces(host: settings.BuildSettings, secrets: Mapping[str, bytes]) -> dict[
     return {**host.traces(), **secret} if secrets or host.proxies or host.contents() else {}
 
 
-def _check(
-    client: docker.DockerClient, config: Mapping[str, Any], clean: str, with_settings: str, traces: Mapping[str, bytes]
-) -> None:
-    """Raise Refused if an image has a trace of the build settings in its layers, configuration, history or files."""
+def _check(client: docker.DockerClient, config: Mapping[str, Any], traces: Mapping[str, bytes]) -> None:
+    """Raise Refused if an image has a trace of the build settings in its configuration, history or files."""
     if not traces:
         return
     image = str(config["Id"])
-    of_base, of_build_base = (set(engine.image_config(client, tag)["Layers"]) for tag in (clean, with_settings))
-    if (of_build_base - of_base) & set(config["Layers"]):
-        _refuse("it is made from BUILD_BASE")
     with engine.errors_named(client, f"read the history of {image}"):
         written = json.dumps([config, engine.history(client, image)]).encode()
     for name, needle in traces.items():
@@ -390,5 +380,5 @@ def first_trace(
 
 
 def _refuse(reason: str) -> None:
-    hint = "use the network in a stage FROM ${BUILD_BASE}; start the last FROM ${BASE} and COPY --from what it needs"
+    hint = "do not copy the build's settings; use the network in another stage, and COPY --from it what the image needs"
     raise Refused(f"the image would carry this machine's build settings to the site: {reason}", hint)

@@ -1,11 +1,10 @@
 """The build context: the files of a definition that are sent to the engine."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
 
-from docker.utils.build import create_archive, exclude_paths
+from docker.utils.build import exclude_paths
 
 from deployer.connected.image.definition.definition import Definition
 from deployer.connected.image.wheelhouse import lock as locks
@@ -14,25 +13,6 @@ from deployer.system import files
 
 #: The Dockerfile of a definition without one. Its image is the base.
 BASE_ALONE = "ARG BASE\nFROM ${BASE}\n"
-
-
-def write(stream: IO[bytes], folder: Path, excluded: Sequence[str], dockerfile: str, text: str) -> None:
-    """Write a context as a tar, and go to its beginning.
-
-    Args:
-        folder: the files.
-        excluded: patterns of paths to leave out.
-        dockerfile: the path of the Dockerfile.
-        text: the content of the Dockerfile, if it is not the file's.
-
-    Raises:
-        UsageError: the folders are nested too deep, or a file cannot be read.
-    """
-    with _walked(folder):
-        paths = sorted(exclude_paths(str(folder), list(excluded)))
-        path = folder / dockerfile
-        same = files.is_file(str(path)) and files.read_text(str(path)) == text
-        create_archive(str(folder), paths, stream, extra_files=[] if same else [(dockerfile, text)])
 
 
 def names(definition: Definition) -> list[str]:

@@ -17,7 +17,7 @@ from deployer.connected.ground import caches, engine, this_machine
 from deployer.connected.ground.scratch import Scratch
 from deployer.connected.image.bases import helper, imported, registry
 from deployer.connected.image.definition.definition import Base
-from deployer.connected.image.definition.settings import FOLDER, BuildSettings
+from deployer.connected.image.definition.settings import BuildSettings
 from deployer.contract.base.errors import JobFailed, MissingTool, UsageError
 from deployer.contract.base.shell import quoted
 from deployer.contract.elf.machines import BY_KERNEL
@@ -183,7 +183,7 @@ def _helped(
         raise MissingTool(f"{lacking}, and a helper container needs an engine: {error.message}", hint) from error
     with contextlib.closing(client):
         say(f"base: in a helper container, because {lacking}")
-        certificates = {"Acquire::https::CAInfo": f"{FOLDER}/ca.crt"} if host.ca else {}
+        certificates = {"Acquire::https::CAInfo": f"{helper.FOLDER}/ca.crt"} if host.ca else {}
         argv = command(base, {**host.apt, **certificates}, host.sources)
         return helper.run(client, argv, host, say, stream, BY_KERNEL[str(base.machine)].oci)
 

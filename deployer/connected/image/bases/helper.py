@@ -7,19 +7,22 @@ on another machine: the container shares no folder with this one, and only its o
 import contextlib
 import hashlib
 from collections.abc import Callable, Sequence
-from typing import IO, Any
+from typing import IO
 
 import docker
 from docker.utils.socket import STDOUT, frames_iter
 
 from deployer.connected.ground import caches, engine, xdg
-from deployer.connected.image.builders.classic import Messages
+from deployer.connected.image.builders import choice
+from deployer.connected.image.builders.builder import ImageBuild
 from deployer.connected.image.builders.transcript import Transcript
-from deployer.connected.image.definition import settings
-from deployer.connected.image.definition.settings import FOLDER, BuildSettings
+from deployer.connected.image.definition.definition import DOCKERFILE
+from deployer.connected.image.definition.settings import MARK, BuildSettings
 from deployer.system import files
 from deployer.system.process import Completed
 
+#: The folder with the build settings in the image. Nothing is made from it.
+FOLDER = f"/{MARK}"
 #: The small image of Debian 12 that Debian publishes.
 DEBIAN = "debian@sha256:4724b8cc51e33e398f0e2e15e18d5ec2851ff0c2280647e1310bc1642182655d"
 #: What hosts a simulated site, and what makes a root filesystem.
@@ -82,31 +85,28 @@ def ensure(
     if engine.has_image(client, tag):
         return tag
     say(f"making {tag}, the image of helper containers (once)")
-    contents = {f"settings/{each}": data for each, data in host.contents().items()}
-    context = settings.tar_of({"Dockerfile": _dockerfile(host).encode(), **contents})
+    contents = {f"settings/{each}": data for each, data in host.contents(FOLDER).items()}
     log = xdg.state_folder("builds") / "helper.log"
     with files.errors_named(f"write {log}"):
         log.parent.mkdir(parents=True, exist_ok=True)
     with open(log, "w", encoding="utf-8") as stream, engine.errors_named(client, f"make {tag}"):
-        transcript = Messages(Transcript(tag, str(log), lambda line: print(line, file=stream)))
-        messages: Any = client.api.build(
-            fileobj=context, custom_context=True, tag=tag, rm=True, decode=True, platform=f"linux/{architecture}",
-            buildargs=dict(host.proxies),
-        )  # fmt: skip
-        for message in messages:
-            transcript.receive(message)
+        transcript = Transcript(tag, str(log), lambda line: print(line, file=stream))
+        helper = ImageBuild(client, choice.choose(client), host.proxies, transcript, platform=f"linux/{architecture}")
+        image = helper.of_context({DOCKERFILE: _dockerfile(host).encode(), **contents})
+        repository, _, version = tag.partition(":")
+        client.api.tag(image, repository, version, force=True)
     return tag
 
 
 def name(host: BuildSettings, architecture: str) -> str:
     """Return the image's name: a digest of everything that it depends on."""
-    digests = {each: hashlib.sha256(data).hexdigest() for each, data in host.contents().items()}
+    digests = {each: hashlib.sha256(data).hexdigest() for each, data in host.contents(FOLDER).items()}
     return f"deployer/helper:{architecture}-" + caches.key(_dockerfile(host), digests)
 
 
 def _dockerfile(host: BuildSettings) -> str:
     lines = [f"FROM {DEBIAN}"]
     if host.contents():
-        lines.append(f"COPY settings {FOLDER}")
-    lines += [f"ENV {variable}={value}" for variable, value in sorted(host.environment().items())]
+        lines.append(f"COPY --chmod=0755 settings {FOLDER}")  # apt reads them as the user _apt
+    lines += [f"ENV {variable}={value}" for variable, value in sorted(host.environment(FOLDER).items())]
     return "\n".join([*lines, _INSTALL.format(" ".join(_PACKAGES))]) + "\n"

@@ -19,7 +19,7 @@ class Mounted(NamedTuple):
     """Files that RUN steps can read while they run, and that are not part of the image.
 
     Attributes:
-        settings: the content of files in ``rewritten.FOLDER``, which each RUN step can read, by name.
+        settings: the content of files in ``settings.FOLDER``, which each RUN step can read, by name.
         environment: variables of each RUN step.
         secrets: the content of the secrets that the Dockerfile mounts itself, by id.
         ssh: agents and keys that the Dockerfile mounts itself: ``default``, or ``ID=PATH``.
@@ -53,10 +53,6 @@ class Builder(Protocol):
     @property
     def name(self) -> str:
         """Return the program and its version, for messages."""
-
-    @property
-    def mounts(self) -> bool:
-        """Return whether RUN steps can mount files that are not part of the image."""
 
     @property
     def known(self) -> Known:
@@ -125,7 +121,6 @@ class ImageBuild(NamedTuple):
 
     def _build(self, source: BuildContext, scratch: str) -> str:
         text = rewritten.portable(source.text)
-        if self.builder.mounts:
-            text = rewritten.mounting(text, self.mounted.settings, self.mounted.environment)
+        text = rewritten.mounting(text, self.mounted.settings, self.mounted.environment)
         with self.transcript.shown():
             return self.builder.build(self, source._replace(text=text), Path(scratch))

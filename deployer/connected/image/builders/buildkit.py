@@ -38,7 +38,6 @@ class BuildKit(NamedTuple):
     argv: Sequence[str]
     env: Mapping[str, str]
     known: Known
-    mounts: bool = True
 
     @staticmethod
     def at_hand(about: Mapping[str, Any]) -> "BuildKit | None":

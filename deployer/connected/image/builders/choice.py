@@ -8,7 +8,6 @@ import docker
 from deployer.connected.ground import engine
 from deployer.connected.image.builders.builder import Builder
 from deployer.connected.image.builders.buildkit import BuildKit
-from deployer.connected.image.builders.classic import Classic
 from deployer.connected.image.builders.podman import PodmanBuilder
 from deployer.contract.base.errors import MissingTool
 
@@ -16,10 +15,8 @@ from deployer.contract.base.errors import MissingTool
 BUILDERS: Mapping[str, Callable[[Mapping[str, Any]], Builder | None]] = {
     "buildkit": BuildKit.at_hand,
     "podman": PodmanBuilder.at_hand,
-    "classic": lambda _: Classic(),
 }
 
-#: What a builder is missing, for the one that a user wants.
 _MISSING = {
     "buildkit": "install docker-buildx (Debian 12: docker.io has a client with BuildKit), for Docker 20.10 or newer",
     "podman": "install podman, and unset DOCKER_HOST and DOCKER_CONTEXT, or let them lead to podman's service",
@@ -33,10 +30,11 @@ def choose(client: docker.DockerClient, wanted: str | None = None) -> Builder:
         wanted: only this one of ``BUILDERS``.
 
     Raises:
-        MissingTool: it is not at hand.
+        MissingTool: none is at hand.
     """
     about = engine.version(client)
     for name, at_hand in BUILDERS.items():
         if wanted in (None, name) and (builder := at_hand(about)):
             return builder
-    raise MissingTool(f"the builder {wanted} is not at hand for this engine", _MISSING[str(wanted)])
+    wanted = wanted or ("podman" if engine.is_podman(about) else "buildkit")
+    raise MissingTool(f"the builder {wanted} is not at hand for this engine", _MISSING[wanted])

@@ -53,7 +53,7 @@ FEATURES: Mapping[str, Feature] = {
 
 
 class Known(NamedTuple):
-    """The releases of the two families of builders that a builder corresponds to; (0, 0): none."""
+    """The release of Docker or of buildah that a builder corresponds to; (0, 0): it is of the other family."""
 
     docker: tuple[int, int] = (0, 0)
     buildah: tuple[int, int] = (0, 0)

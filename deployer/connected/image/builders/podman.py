@@ -31,7 +31,6 @@ class PodmanBuilder(NamedTuple):
     name: str
     address: str
     known: Known
-    mounts: bool = True
 
     @staticmethod
     def at_hand(about: Mapping[str, Any]) -> "PodmanBuilder | None":

@@ -4,9 +4,7 @@ import re
 from collections.abc import Callable, Collection
 
 from deployer.connected.image.definition import dockerfile
-
-#: The folder with the build settings during a RUN step. Its name may be in an image's history, so it is not a trace.
-FOLDER = "/run/deployer"
+from deployer.connected.image.definition.settings import FOLDER
 
 #: Docker's own frontend. Builders contain it, so the image that ``# syntax=`` names is not needed.
 OWN_FRONTEND = re.compile(r"(docker\.io/)?docker/dockerfile(-upstream)?:1(\.\d+)*$")

@@ -1,30 +1,23 @@
 """The host's network settings for a build: a CA bundle, pip's indexes, proxies. They are never part of an image.
 
-A builder that can do so mounts them in each RUN step. For another builder, they are in one folder of a second base
-image, ``BUILD_BASE``, and the last stage of a Dockerfile starts from the clean ``BASE``. All files contain ``MARK``,
-and so do the path of that folder and all variables with its path. So one search finds any trace in a finished image
+Builders mount them in each RUN step. All files contain ``MARK``, so one search finds any trace in a finished image
 (docs/adr/0003-build-settings-leave-no-trace.md).
 """
 
 import ast
-import hashlib
-import io
 import re
 import sys
-import tarfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-import docker
-
-from deployer.connected.ground import caches, engine
 from deployer.contract.base.errors import MissingTool, UsageError
 from deployer.system import files, process
 
 MARK = "deployer-build-settings"
-FOLDER = f"/{MARK}"
+#: The folder with the build settings during a RUN step. Its name may be in an image's history, so it is not a trace.
+FOLDER = "/run/deployer"
 
 #: If no option is given, the first of these variables that is set to a file's path selects the host's CA bundle.
 _CA_VARIABLES = ("DEPLOYER_CA_BUNDLE", "PIP_CERT", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE")
@@ -175,39 +168,6 @@ def _pip_values(listing: str, keys: Sequence[str]) -> dict[str, list[str]]:
 def apt_proxies(dump: str) -> dict[str, str]:
     """Return the proxies in the output of ``apt-config dump``, by option."""
     return {found[1]: found[2] for found in map(_APT_PROXY.match, dump.splitlines()) if found}
-
-
-def build_base(client: docker.DockerClient, base: str, settings: BuildSettings) -> str:
-    """Return the tag of an image with ``base`` and the settings, or ``base`` itself if there are no settings."""
-    contents = settings.contents()
-    if not contents:
-        return base
-    lines = [f"FROM {base}", f"COPY settings {FOLDER}"]
-    lines += [f"ENV {name}={value}" for name, value in sorted(settings.environment().items())]
-    dockerfile = ("\n".join(lines) + "\n").encode()
-    digests = {name: hashlib.sha256(data).hexdigest() for name, data in contents.items()}
-    tag = "localhost/deployer/build-base:" + caches.key(dockerfile.decode(), digests)
-    if engine.has_image(client, tag):
-        return tag
-    context = tar_of({"Dockerfile": dockerfile, **{f"settings/{name}": data for name, data in contents.items()}})
-    with engine.errors_named(client, f"make {tag}"):
-        for message in client.api.build(fileobj=context, custom_context=True, tag=tag, rm=True, decode=True):
-            if "error" in message:
-                raise UsageError(f"cannot make {tag}: {message['error']}")
-    return tag
-
-
-def tar_of(contents: Mapping[str, bytes]) -> io.BytesIO:
-    """Return the tar of a build context with these files."""
-    stream = io.BytesIO()
-    with tarfile.open(fileobj=stream, mode="w") as archive:
-        for name, data in contents.items():
-            entry = tarfile.TarInfo(name)
-            entry.size = len(data)
-            entry.mode = 0o644  # apt reads the files as the user _apt
-            archive.addfile(entry, io.BytesIO(data))
-    stream.seek(0)
-    return stream
 
 
 def _pip_config(environ: Mapping[str, str]) -> str:

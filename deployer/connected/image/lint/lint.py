@@ -26,7 +26,7 @@ from deployer.contract.rules.findings import Finding
 
 #: Rules that need no engine.
 _RULES: tuple[Callable[[DefinitionSource], Iterator[Finding]], ...] = (
-    stages.frontend, stages.images, stages.user, stages.build_base,
+    stages.frontend, stages.images, stages.user,
     app.relative,
     network.at_run_time, secrets.in_files, secrets.in_variables,
 )  # fmt: skip

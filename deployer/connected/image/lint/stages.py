@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 from deployer.connected.image.builders import features, rewritten
 from deployer.connected.image.builders.builder import Builder
-from deployer.connected.image.definition.dockerfile import variables
 from deployer.connected.image.lint import finding
 from deployer.connected.image.lint.source import DefinitionSource
 from deployer.contract.rules.findings import Finding
@@ -44,10 +43,3 @@ def unknown_to(source: DefinitionSource, builder: Builder) -> Iterator[Finding]:
     for part in features.lacking(source.dockerfile, builder.known):
         at = f"{source.name}:{part.line}"
         yield finding("dockerfile.buildkit", at, what=part.what, builder=builder.name, able=part.able)
-
-
-def build_base(source: DefinitionSource) -> Iterator[Finding]:
-    """Check dockerfile.build-base: the final image starts from the base with build settings."""
-    used = source.dockerfile.image()
-    if used and "BUILD_BASE" in variables(used[0].value):
-        yield finding("dockerfile.build-base", source.at(used[0]))

@@ -1,6 +1,4 @@
-import io
 import os
-import tarfile
 import threading
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,7 +11,8 @@ from deployer.connected.image import build, context, variants
 from deployer.connected.image.bases import base
 from deployer.connected.image.build import first_trace
 from deployer.connected.image.builders.builder import ImageBuild
-from deployer.connected.image.builders.classic import Classic
+from deployer.connected.image.builders.buildkit import BuildKit
+from deployer.connected.image.builders.features import Known
 from deployer.connected.image.builders.transcript import Transcript
 from deployer.connected.image.definition import settings
 from deployer.connected.image.definition.definition import Base, Definition, load
@@ -21,6 +20,7 @@ from deployer.contract.base.errors import JobFailed, UsageError
 from tests import running
 from tests.unit.connected.image.definition.test_definition import MINIMAL, write
 
+BUILDER = BuildKit("BuildKit", [], {}, Known())
 CERTIFICATE = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
 
 
@@ -65,7 +65,7 @@ def stages_of_a_build(monkeypatch: pytest.MonkeyPatch, folder: Path, no_cache: b
     monkeypatch.setattr(ImageBuild, "of_definition", of_definition)
     monkeypatch.setattr(variants, "ensure", ensure)
     monkeypatch.setattr(engine, "connect", Client)
-    own = ImageBuild(cast("Any", Client()), Classic(), {}, transcript(), no_cache)
+    own = ImageBuild(cast("Any", Client()), BUILDER, {}, transcript(), no_cache)
     with ExitStack() as beside:
         image, made = build._image_and_variants(own, definition, None, {}, beside)
         assert (image, made()) == ("sha256:None", [])
@@ -118,7 +118,7 @@ def test_a_build_that_fails_ends_the_compilation_of_variants(tmp_path: Path, mon
     monkeypatch.setattr(ImageBuild, "of_context", of_context)
     monkeypatch.setattr(variants, "ensure", ensure)
     monkeypatch.setattr(engine, "connect", Client)
-    own = ImageBuild(cast("Any", Client()), Classic(), {}, transcript())
+    own = ImageBuild(cast("Any", Client()), BUILDER, {}, transcript())
     with pytest.raises(JobFailed, match="cannot be built"), ExitStack() as beside:
         build._image_and_variants(own, definition, None, {}, beside)
     assert done == ["ended"]
@@ -136,11 +136,7 @@ def test_the_context_has_no_app_no_data_and_obeys_dockerignore(tmp_path: Path) -
     (place / "image.tar").write_text("x")
     text = (place / "bundle.yaml").read_text()
     (place / "bundle.yaml").write_text(text.replace("debian: bookworm", "archive: image.tar"))
-    stream = io.BytesIO()
-    definition = load(place)
-    context.write(stream, place, context.excluded(definition), "Dockerfile", "FROM x\n")
-    with tarfile.open(fileobj=stream) as archive:
-        names = archive.getnames()
+    names = context.names(load(place))
     assert {"Dockerfile", "kept.txt", "bundle.yaml", "in"} <= set(names)
     assert not [name for name in names if name.startswith("in/")]
     assert not [name for name in names if name.startswith("app") or name.endswith((".bin", ".tar"))]
@@ -149,10 +145,10 @@ def test_the_context_has_no_app_no_data_and_obeys_dockerignore(tmp_path: Path) -
 def test_a_dockerfile_whose_own_base_has_a_default_keeps_it(tmp_path: Path) -> None:
     place = write(tmp_path, MINIMAL)
     (place / "Dockerfile").write_text("ARG BASE=ubuntu:22.04\nARG BUILD_BASE\nFROM $BASE\nARG BUILD_BASE=x\n")
-    assert build._bases(load(place), "clean", "set", "arm64") == {"BUILD_BASE": "set"}
+    assert build._bases(load(place), "clean", "arm64") == {"BUILD_BASE": "clean"}
     (place / "Dockerfile").write_text("ARG BASE\nARG TARGETARCH\nFROM $BASE\n")
-    expected = {"BASE": "clean", "BUILD_BASE": "set", "TARGETARCH": "arm64"}
-    assert build._bases(load(place), "clean", "set", "arm64") == expected
+    expected = {"BASE": "clean", "BUILD_BASE": "clean", "TARGETARCH": "arm64"}
+    assert build._bases(load(place), "clean", "arm64") == expected
 
 
 # ------------------------------------------------------------------------------------------------ no trace
@@ -172,12 +168,8 @@ def test_every_settings_file_holds_the_mark_and_one_before_each_certificate() ->
     assert set(contents) == {"ca.crt", "pip.conf", "apt.conf"}
     assert all(settings.MARK.encode() in data for data in contents.values())
     assert contents["ca.crt"].count(settings.MARK.encode()) == 3
-    assert all(settings.MARK in value for value in host.environment().values())
-
-
-def test_no_settings_need_no_build_base() -> None:
+    assert all(value.startswith(settings.FOLDER) for value in host.environment().values())
     assert settings.BuildSettings().contents() == {}
-    assert settings.build_base(None, "deployer/base:1", settings.BuildSettings()) == "deployer/base:1"  # type: ignore[arg-type]
 
 
 def test_logins_of_indexes_and_proxies_are_traces() -> None:

@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from deployer.cli.laptop.main import main
-from deployer.connected.image.builders.classic import Classic
+from deployer.connected.image.builders.buildkit import BuildKit
+from deployer.connected.image.builders.features import Known
 from deployer.connected.image.definition.definition import load
 from deployer.connected.image.lint import RULES
 from deployer.connected.image.lint import lint as linting
@@ -35,7 +36,7 @@ jobs: {main: {command: [python3, /deployer/app/x.py]}}
 """
 #: What most rules say does not depend on the base: this one has its digest and is none of ours.
 START = f"ARG BASE\nARG OTHER=x@sha256:{64 * 'a'}\nFROM ${{OTHER}}\n"
-BASES = "ARG BASE\nARG BUILD_BASE\nFROM "
+OLD = BuildKit("an old BuildKit", [], {}, Known(docker=(18, 9)))
 Files = dict[str, str]
 
 
@@ -54,7 +55,7 @@ def written(folder: Path, files: Files) -> Path:
 
 def found(folder: Path, files: Files) -> list[Finding]:
     definition = load(written(folder, files))
-    return [*linting.before_build(definition), *linting.for_builder(definition, Classic())]
+    return [*linting.before_build(definition), *linting.for_builder(definition, OLD)]
 
 
 def job(*words: str) -> str:
@@ -82,9 +83,6 @@ TRIGGERS: list[tuple[str, Files, str]] = [
         {"Dockerfile": 'COPY start /\nCMD ["/start"]\n', "start": "#!/bin/bash\n# apt\napt-get \\\n  update\n"},
         "start:3",
     ),
-    ("dockerfile.build-base", {"Dockerfile": BASES + "${BUILD_BASE}\nRUN pip install a==1\n"}, "Dockerfile:3"),
-    ("dockerfile.build-base", {"Dockerfile": BASES + "${BUILD_BASE} AS a\nFROM ${BASE} AS b\nFROM A\n"},
-     "Dockerfile:3"),
     ("secrets.file", {"key.pem": SECRET_KEY}, "key.pem"),
     ("secrets.file", {"app/.netrc": "machine x password y\n"}, "app/.netrc"),
     (
@@ -143,8 +141,6 @@ NEAR_MISSES: list[tuple[str, Files]] = [
     ("network.run-time", {"bundle.yaml": job("sh", "-c", "pip install --no-index -f /w x; curl http://localhost:8/x")}),
     ("network.run-time", {"bundle.yaml": job("sh", "/x/a.sh"), "app/a.sh": "# curl h.org\necho 'pip install x'\n"}),
     ("network.run-time", {"Dockerfile": 'CMD ["git", "status"]\n'}),
-    ("dockerfile.build-base", {"Dockerfile": BASES + "${BUILD_BASE} AS a\nFROM ${BASE}\nCOPY --from=a /x /x\n"}),
-    ("dockerfile.build-base", {"Dockerfile": BASES + "${BUILD_BASE} AS a\nFROM ${BASE} AS a\nFROM a\n"}),
     ("secrets.file", {"key.pub": "-----BEGIN PUBLIC KEY-----\n", "id_rsa.pub": "ssh-rsa AAAA\n"}),
     ("secrets.file", {"key.pem": SECRET_KEY, ".dockerignore": "*.pem\n"}),
     ("secrets.file", {"fetched/train/replay/key.pem": SECRET_KEY}),

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from deployer.connected.image.builders import buildkit, podman
-from deployer.connected.image.builders.classic import Messages
 from deployer.connected.image.builders.transcript import Transcript, reason
 from deployer.contract.base.errors import JobFailed, SpaceError
 
@@ -90,44 +89,31 @@ def test_an_error_before_the_first_step_is_the_builder_s(line: str) -> None:
     assert reader.code is None
 
 
-# ------------------------------------------------------------------------------------------------ the classic builder
-
-
-def test_the_transcript_follows_steps_and_finds_the_image() -> None:
-    said: list[str] = []
-    kept = transcript(said)
-    reader = Messages(kept)
-    for text in ("Step 1/2 : FROM x\n", " ---> Using cache\n", "Step 2/2 : RUN echo", " a\n", "\x1b[91mred\x1b[0m\n"):
-        reader.receive({"stream": text})
-    reader.receive({"aux": {"ID": "sha256:abc"}})
-    assert (kept.number, kept.steps, kept.cached, reader.image) == (2, 2, 1, "sha256:abc")
-    assert said == ["Step 1/2 : FROM x", " ---> Using cache", "Step 2/2 : RUN echo a", "red"]
+# ------------------------------------------------------------------------------------------------ what both share
 
 
 def test_steps_that_the_build_of_a_stage_made_are_not_counted_as_cached() -> None:
     said: list[str] = []
     image = transcript(said)
     stage = image.for_part("stage tools")
-    cached = " ---> Using cache"
-    of_stage, of_image = Messages(stage), Messages(image)
-    for line in ("Step 1/3 : FROM x", "Step 2/3 : RUN 2", cached, "Step 3/3 : RUN 3", " ---> Running in 1"):
-        of_stage.receive({"stream": f"{line}\n"})
+    of_stage, of_image = buildkit.BuildKitLines(stage), buildkit.BuildKitLines(image)
+    for line in ("#1 [t 1/3] FROM x", "#2 [t 2/3] RUN 2", "#2 CACHED", "#3 [t 3/3] RUN 3", "#3 DONE 0.1s"):
+        of_stage.line(line)
     image.continues(stage)
-    for number in range(2, 6):
-        of_image.receive({"stream": f"Step {number}/5 : RUN {number}\n"})
-        if number < 5:
-            of_image.receive({"stream": f"{cached}\n"})
-    assert (image.steps, image.cached) == (5, 2)  # 2 was cached for the stage, 3 was not, 4 is
-    assert said[0] == "stage tools: Step 1/3 : FROM x"
-    assert said[5] == "Step 2/5 : RUN 2"
+    for line in ("#1 [t 2/3] RUN 2", "#1 CACHED", "#2 [t 3/3] RUN 3", "#2 CACHED", "#3 [u 2/2] RUN 4", "#3 CACHED"):
+        of_image.line(line)
+    assert image.cached == 2  # 2 was cached for the stage, 3 was not, 4 is
+    assert said[0] == "stage tools: [t 1/3] FROM x"
+    assert said[4] == "[t 2/3] RUN 2"
 
 
 def test_a_failing_step_shows_itself_and_the_end_of_its_log() -> None:
-    reader = Messages(transcript())
-    reader.receive({"stream": "Step 1/3 : FROM x\nof another step\nStep 2/3 : RUN make\n ---> Running in 1234\n"})
-    reader.receive({"stream": "".join(f"line {number}\n" for number in range(30))})
+    kept = transcript()
+    reader = podman.BuildahLines(kept)
+    for line in ("STEP 1/3: FROM x", "of another step", "STEP 2/3: RUN make", *(f"line {n}" for n in range(30))):
+        reader.line(line)
     with pytest.raises(JobFailed) as caught:
-        reader.receive({"error": "returned a non-zero code: 7", "errorDetail": {"code": 7, "message": "x"}})
+        kept.failed("returned a non-zero code: 7", 7)
     assert "in step 2/3, RUN make: exit 7" in caught.value.message
     assert caught.value.message.endswith(": line 29")
     assert "line 28" not in caught.value.message
@@ -166,18 +152,20 @@ def test_a_failed_step_is_reported_by_the_line_that_says_why(log: list[str], lin
 
 
 def test_the_report_of_a_failed_build_is_short_and_names_the_log() -> None:
-    reader = Messages(transcript())
-    reader.receive({"stream": "Step 1/3 : FROM x\nStep 2/3 : RUN " + "apt-get install a b c && " * 60 + "true\n"})
-    reader.receive({"stream": "E: Unable to correct problems " + "x" * 3000 + "\n" + "more\n" * 300})
+    kept = transcript()
+    reader = podman.BuildahLines(kept)
+    reader.line("STEP 2/3: RUN " + "apt-get install a b c && " * 60 + "true")
+    for line in ("E: Unable to correct problems " + "x" * 3000, *["more"] * 300):
+        reader.line(line)
     with pytest.raises(JobFailed) as caught:
-        reader.receive({"error": "returned a non-zero code: 100", "errorDetail": {"code": 100, "message": "x"}})
+        kept.failed("returned a non-zero code: 100", 100)
     assert "exit 100: E: Unable to correct problems xxx" in caught.value.message
     assert len(caught.value.message) < 520
     assert caught.value.hint == "the whole log: /log"
 
 
 def test_a_full_disk_is_a_space_error() -> None:
-    reader = Messages(transcript())
-    reader.receive({"stream": "Step 1/1 : RUN dd\n"})
+    kept = transcript()
+    podman.BuildahLines(kept).line("STEP 1/1: RUN dd")
     with pytest.raises(SpaceError):
-        reader.receive({"error": "write /x: no space left on device"})
+        kept.failed("write /x: no space left on device", None)
