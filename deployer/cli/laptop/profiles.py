@@ -67,7 +67,7 @@ def _list(args: argparse.Namespace) -> None:
     today = date.today()  # noqa: DTZ011  facts have a date, no time
     for site in (*search.names(), *published.sites()):
         try:
-            resolved = published.used(site, lambda _: None)
+            resolved = published.used(site)
         except DeployerError as error:
             path = search.names().get(site)
             if path and search.is_curated(path):

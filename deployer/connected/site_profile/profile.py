@@ -48,15 +48,10 @@ class Resolved(NamedTuple):
 
 
 class Layers:
-    """Merged documents, each over the previous one. Finds the document of each value.
-
-    Attributes:
-        others: documents of values from other files.
-    """
+    """Merged documents, each over the previous one. Finds the document of each value."""
 
     def __init__(self, documents: list[Document]) -> None:
         self._documents = documents
-        self.others: dict[KeyPath, Layers] = {}
         self.problems = [problem for document in documents for problem in document.problems]
 
     def at(self, place: KeyPath) -> tuple[Path, int]:
@@ -68,8 +63,6 @@ class Layers:
         return self._of(place).written(place)
 
     def _of(self, place: KeyPath) -> Document:
-        if place in self.others:
-            return self.others[place]._of(place)
         around = (place[:length] for length in range(len(place), -1, -1))
         return next(each for outer in around for each in reversed(self._documents) if each.has(outer))
 

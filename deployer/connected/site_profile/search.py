@@ -1,7 +1,5 @@
 """Search for profiles: ``./site_profiles``, the user's folder, ``$DEPLOYER_PROFILES``, and the curated profiles.
 
-The last place is the profile that the site published, once it has been fetched and verified here.
-
 A carelessly typed name must not select another user's profile, because a profile decides which host receives a bundle.
 So a file that is found by name, and its folder, must belong to the user or the system and not be writable by everyone.
 A path is a deliberate choice, so it is not checked.
@@ -61,8 +59,7 @@ def names(skip_own: bool = False) -> dict[str, Path]:
     searched = [folder.path for folder in folders() if folder.path == CURATED or not skip_own]
     paths = [path for folder in searched for path in sorted(folder / name for name in files.names(str(folder)))]
     first = {path.stem: path for path in reversed(paths) if path.suffix in SUFFIXES and _is_profile(path.stem)}
-    published = {} if skip_own else {name: published_file(name) for name in published_names()}
-    return dict(sorted({**published, **first}.items()))
+    return dict(sorted(first.items()))
 
 
 def find(name: str, beside: Path | None = None, skip: Collection[Path] = ()) -> Path:
@@ -84,8 +81,6 @@ def find(name: str, beside: Path | None = None, skip: Collection[Path] = ()) -> 
     places = ((folder, folder.path / f"{name}{suffix}") for folder in searched for suffix in SUFFIXES)
     skipped = {each.resolve() for each in skip}
     there = [each for each in places if files.lexists(str(each[1])) and each[1].resolve() not in skipped]
-    if not there and not curated and is_name(name) and files.lexists(str(published_file(name))):
-        return published_file(name)
     if not there:
         here = next((f"{name}{suffix}" for suffix in SUFFIXES if Path(f"{name}{suffix}").is_file()), None)
         if here and beside is None:
@@ -103,21 +98,6 @@ def find(name: str, beside: Path | None = None, skip: Collection[Path] = ()) -> 
     return path
 
 
-def published_folder() -> Path:
-    """Return the folder of profiles that sites published. Each site has its own folder in it."""
-    return xdg.state_folder("published")
-
-
-def published_file(name: str) -> Path:
-    """Return the entry point of a site's published profile."""
-    return published_folder() / name / f"{name}.yaml"
-
-
-def published_names() -> list[str]:
-    """Return the names of the published profiles that are kept here."""
-    return list(filter(is_name, files.names(str(published_folder()))))
-
-
 def is_name(text: str) -> bool:
     """Return whether a text is a valid name of a site."""
     return re.fullmatch(r"[a-z0-9][a-z0-9._-]*", text) is not None and not text.endswith(SUFFIXES)
@@ -131,7 +111,7 @@ def is_curated(path: Path) -> bool:
 def label(path: Path) -> str:
     """Return the origin of a profile, for display."""
     parent = path.resolve().parent
-    if parent.parent == published_folder().resolve():
+    if parent.parent == xdg.state_folder("published").resolve():
         return "published by the site"
     return next((each.label for each in folders() if each.path.resolve() == parent), "given by its path")
 

@@ -4,7 +4,6 @@ Only root may have written it. A folder or file that others can write is refused
 signature proves who made it (``connected/site_profile/published.py``).
 """
 
-import contextlib
 from pathlib import Path
 
 from deployer.connected.ground import user_settings
@@ -12,7 +11,7 @@ from deployer.connected.site_profile import published
 from deployer.connected.site_profile.profile import Profile, of_host
 from deployer.connected.site_profile.published import Publication
 from deployer.connected.transfer.remote import ADMINS_FOLDER, Remote
-from deployer.contract.base.errors import DeployerError, Refused, UsageError
+from deployer.contract.base.errors import Refused, UsageError
 from deployer.system import terminal
 
 
@@ -41,8 +40,6 @@ def fetch(remote: Remote) -> Profile | None:
 def profile_of(site: str, ssh_config: Path | None = None) -> Profile:
     """Return the profile for a command's ``--site``: from a name or path, or the one that ``ssh:HOST`` publishes.
 
-    A newer published profile that was fetched earlier replaces the profile at a name or path.
-
     Args:
         ssh_config: an ssh configuration; None: the one in the user's settings.
     """
@@ -55,11 +52,6 @@ def profile_of(site: str, ssh_config: Path | None = None) -> Profile:
     if profile is None:
         hint = f"ask its admin, or make one: deployer capture {host}"
         raise UsageError(f"{host} publishes no profile: there is no {ADMINS_FOLDER}/{published.PROFILE}", hint)
-    with contextlib.suppress(DeployerError):  # the other profile is unreadable
-        other = published.used(profile.name, lambda _: None).paths[0]
-        if other != published.kept_from(host):
-            text = f"the {profile.name} that {host} publishes is used; --site {profile.name} is {other}"
-            terminal.tell(f"deployer: {text}")
     return profile
 
 

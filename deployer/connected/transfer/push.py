@@ -21,12 +21,10 @@ from deployer.connected.bundle.shipment import README, Shipment, as_files, as_st
 from deployer.connected.check.check import Verdict, check_carried
 from deployer.connected.ground import locked_folder, progress
 from deployer.connected.site_profile.profile import Profile
-from deployer.connected.site_profile.published import newest
-from deployer.connected.transfer import published
 from deployer.connected.transfer.remote import Remote
 from deployer.contract.base import json_records, records
 from deployer.contract.base.dialogue import UNKNOWN_SIGNERS
-from deployer.contract.base.errors import DeployerError, IntegrityError, Refused, SpaceError, TransferError, UsageError
+from deployer.contract.base.errors import DeployerError, IntegrityError, Refused, SpaceError, TransferError
 from deployer.contract.base.json_records import Fields
 from deployer.contract.base.text import counted
 from deployer.contract.bundle import delta, plan_update
@@ -189,8 +187,6 @@ def push(
             remote = connection or opened_here.enter_context(Remote(profile, ssh_config))
             if connection is None:
                 remote.prepare()
-            if _has_published(remote) and (newer := newest(profile)) is not profile:
-                verdict = check_for(verification, newer, options)
             scanned = None if options.dry_run else scan.beside(str(bundle), verification.digest)
             if scanned:  # the site's policy may demand it before the bundle
                 remote.feed(["take-scan", "-"], [plan_update.packed(scanned)])
@@ -253,18 +249,6 @@ def chosen(verdicts: Sequence[Verdict], profile: Profile, force: bool, jobs: Seq
             f"the site, has {packed.verdict}{packed.by}: make a new plan (`deployer plan`) and send it (`push --plan`)"
         )
     return first
-
-
-def _has_published(remote: Remote) -> bool:
-    """Fetch the site's published profile if there is one. Return whether there is. Raises as ``fetch`` does.
-
-    A profile that this deployer cannot read, such as a newer one, must not stop users with their own profile.
-    """
-    try:
-        return published.fetch(remote) is not None
-    except UsageError as error:
-        terminal.complain([f"deployer: the profile that {remote.host} publishes is not used: {error.message}"])
-        return False
 
 
 def plans_in(manifest: Manifest) -> list[str]:

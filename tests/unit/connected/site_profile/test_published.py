@@ -2,13 +2,11 @@
 
 import hashlib
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from deployer.cli.laptop import pack
 from deployer.cli.laptop.main import main
 from deployer.connected.site_profile import profile as profiles
 from deployer.connected.site_profile import published, search
@@ -58,10 +56,11 @@ def test_the_host_is_the_one_that_the_user_named_and_the_first_signer_is_pinned(
     kept = published.keep(publication())
     assert (kept.first, kept.key) == (True, KEY.key)
     assert (kept.profile.login.host, kept.profile.login.transfer) == ("login1", None)
-    assert published.pin_path("there").read_text() == KEY.key.line + "\n"
+    assert published.pin_path("login1").read_text() == KEY.key.line + "\n"
     assert f"signed by {KEY.key.fingerprint}, pinned from now on" in str(kept)
-    assert profiles.load("there") == kept.profile  # its name leads to it, after all other folders
-    assert search.label(search.find("there")) == "published by the site"
+    assert published.used("ssh:login1").profile == kept.profile
+    assert published.sites() == ["ssh:login1"]
+    assert search.label(kept.path) == "published by the site"
     again = published.keep(publication(**of("2026-11-11")))
     assert (again.first, str(again.profile.source.date)) == (False, "2026-11-11")
 
@@ -81,8 +80,8 @@ def test_the_host_is_the_one_that_the_user_named_and_the_first_signer_is_pinned(
         (publication(**of("2026-11-09")), Refused, "is of 2026-11-09, older than the one kept here"),
         (publication(source=SOURCE), Refused, "is of no date, older"),
         (publication(source=["x"]), UsageError, "source"),
-        (publication(OTHER, name="there2"), Refused, "is called there2, but login1 published there before"),
-        (publication(OTHER, name="there2", host="me@Login1"), Refused, "is called there2, but"),
+        (publication(OTHER, name="there2"), Refused, f"signed by {OTHER.key.fingerprint}, not by the pinned"),
+        (publication(OTHER, host="me@Login1"), Refused, f"signed by {OTHER.key.fingerprint}, not by the pinned"),
     ],
 )
 def test_what_is_refused_leaves_the_kept_one_and_the_pin(
@@ -91,9 +90,9 @@ def test_what_is_refused_leaves_the_kept_one_and_the_pin(
     kept = published.keep(publication())
     with pytest.raises(error, match=said):
         published.keep(found)
-    assert profiles.load("there") == kept.profile
-    assert published.pin_path("there").read_text() == KEY.key.line + "\n"
-    assert [path.name for path in search.published_folder().iterdir()] == ["there"]
+    assert profiles.load(str(kept.path)) == kept.profile
+    assert published.pin_path("login1").read_text() == KEY.key.line + "\n"
+    assert [path.name for path in kept.path.parents[1].iterdir()] == ["login1"]
 
 
 def test_a_signature_of_a_bundle_is_none_and_nothing_invalid_is_pinned() -> None:
@@ -102,149 +101,77 @@ def test_a_signature_of_a_bundle_is_none_and_nothing_invalid_is_pinned() -> None
     for wrong in (found._replace(signature=blob), publication(nonsense=1)):
         with pytest.raises(DeployerError):
             published.keep(wrong)
-        assert not published.pin_path("there").exists()
-        assert search.published_names() == []
+        assert not published.pin_path("login1").exists()
+        assert published.sites() == []
 
 
 def test_equal_bytes_are_known_only_of_the_same_host_and_a_pinned_signer() -> None:
     found = publication()
     published.keep(found)
-    assert published.unchanged("login1", found.profile) == profiles.load("there")
+    assert published.unchanged("login1", found.profile) == profiles.load(str(published.place("login1") / published.OWN))
     assert published.unchanged("login2", found.profile) is None
     assert published.unchanged("login1", found.profile + b" ") is None
-    published.pin_path("there").write_text(OTHER.key.line + "\n")
+    published.pin_path("login1").write_text(OTHER.key.line + "\n")
     assert published.unchanged("login1", found.profile) is None
-    published.pin_path("there").unlink()
+    published.pin_path("login1").unlink()
     assert published.unchanged("login1", found.profile) is None
     published.keep(found)
-    (published.place("there") / published.FACTS).write_text("damaged")
+    (published.place("login1") / published.FACTS).write_text("damaged")
     assert published.unchanged("login1", found.profile) is None
 
 
 def test_what_is_kept_has_a_pin_and_survives_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(new: Path, folder: Path, old: Path) -> None:
-        assert published.pin_path("there").exists()
+        assert published.pin_path("login1").exists()
         raise OSError("no space")
 
     with monkeypatch.context() as patch:
         patch.setattr(published, "_exchange", fails)
         with pytest.raises(OSError, match="no space"):
             published.keep(publication())
-    assert search.published_names() == []
+    assert published.sites() == []
     kept = published.keep(publication())
     folder = kept.path.parent
     with pytest.raises(FileNotFoundError):
         published._exchange(folder.parent / ".missing", folder, folder.parent / ".old")
-    assert profiles.load("there") == kept.profile
+    assert profiles.load(str(kept.path)) == kept.profile
 
 
-def test_a_damaged_one_is_replaced_and_stops_nobody_s_own(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_one_is_replaced(capsys: pytest.CaptureFixture[str]) -> None:
     own = published.keep(publication()).profile
-    (published.place("there") / published.FACTS).write_text("damaged")
-    assert published.newest(own) is own
-    assert "is not used: " in capsys.readouterr().err
+    (published.place("login1") / published.FACTS).write_text("damaged")
     assert published.keep(publication()).profile == own
     assert "is replaced, since it is damaged: " in capsys.readouterr().err
 
 
 def test_a_new_key_is_accepted_once_the_user_has_written_it() -> None:
     published.keep(publication())
-    with published.pin_path("there").open("a") as stream:
+    with published.pin_path("login1").open("a") as stream:
         stream.write(OTHER.key.line + " the new admin\n")
     assert published.keep(publication(OTHER)).key == OTHER.key
-    published.pin_path("there").write_text("nonsense\n")
-    with pytest.raises(UsageError, match="publishers/there: "):
+    published.pin_path("login1").write_text("nonsense\n")
+    with pytest.raises(UsageError, match="publishers/login1: "):
         published.keep(publication())
 
 
-def test_a_newer_one_of_the_same_host_is_used_with_the_user_s_own_workspace(
-    places: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    own = {**PROFILE, "login": {"host": "login1", "transfer": "data1"}, "workspace": "~/mine", "facts": None}
-    (places / "site_profiles" / "there.json").write_text(json.dumps(own))
-    mine = profiles.load("there")
-    assert published.newest(mine) is mine  # nothing was fetched
-    published.keep(publication(glibc="2.39"))
-    assert published.newest(mine) is mine  # of the same day
-    published.keep(publication(glibc="2.39", host="login2", **of("2026-11-12")))
-    found = published.newest(mine)  # the host is another login node of the site: the same key signed both
-    assert (found.glibc, found.workspace) == ("2.39", "~/mine")
-    assert (found.login.host, found.login.transfer) == ("login1", "data1")
-    said = capsys.readouterr().err
-    assert "the profile that there publishes is used: it is of 2026-11-12, the one here of 2026-11-10" in said
-    assert "glibc" in said
-
-
-def test_a_site_s_hosts_are_all_remembered(places: Path) -> None:
-    own = {**PROFILE, "login": {"host": "login1"}, "facts": None}
-    (places / "site_profiles" / "there.json").write_text(json.dumps(own))
-    mine = profiles.load("there")
-    found = publication(host="login2", **of("2026-11-12"))
-    published.keep(found)
-    assert published.newest(mine) is mine  # login1 published none: another site may have chosen the same name
-    published.keep(found._replace(host="login3"))
-    for host in ("login2", "login3"):
-        known = published.unchanged(host, found.profile)
-        assert known is not None
-        assert known.login.host == host
-        with pytest.raises(Refused, match=f"is called other, but {host} published there before"):
-            published.keep(publication(OTHER, name="other", host=host))
-    assert published.unchanged("login1", found.profile) is None
-
-
-@pytest.mark.parametrize(
-    ("own_host", "date", "shown", "glibc"),
-    [
-        ("login1", "2026-11-12", {"there": "published"}, "2.39"),  # the same site: the newer one counts
-        ("login1", "2026-11-09", {"there": "own", "ssh:login1": "published"}, "2.17"),
-        ("other", "2026-11-12", {"there": "own", "ssh:login1": "published"}, "2.17"),
-        (None, "2026-11-12", {"there": "published"}, "2.39"),  # there is no other one
-    ],
-)
-def test_list_and_show_have_the_profile_that_commands_use(
-    places: Path,
-    own_host: str | None,
-    date: str,
-    shown: dict[str, str],
-    glibc: str,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    path = places / "site_profiles" / "there.json"
-    published.keep(publication(glibc="2.39", **of(date)))
-    files = {"published": published.place("there") / "there.yaml"}
-    if own_host:
-        own = {**PROFILE, "login": {"host": own_host}, "facts": None, "glibc": "2.17", "workspace": "~/mine"}
-        path.write_text(json.dumps(own))
-        files["own"] = Path("site_profiles/there.json")
+def test_list_and_show_have_it(capsys: pytest.CaptureFixture[str]) -> None:
+    kept = published.keep(publication(glibc="2.39"))
     assert main(["profile", "list", "--json"]) == 0
-    about = json.loads(capsys.readouterr().out)["about"]
-    found = {site: each["file"] for site, each in about.items() if each["file"] in map(str, files.values())}
-    assert found == {site: str(files[which]) for site, which in shown.items()}
-    for site, which in shown.items():
-        assert main(["profile", "show", site]) == 0
-        said = capsys.readouterr()
-        assert said.out.startswith(f"# {os.path.relpath(files[which])}: ")
-        assert f'glibc: "{glibc if site == "there" else "2.39"}"' in said.out
-        assert ("ssh:login1 publishes" in said.err) == (which == "own")
-    used = published.used("there", lambda _: None)
-    assert (used.profile.glibc, used.paths[0]) == (glibc, files[shown["there"]])
-    if own_host:
-        assert (used.profile.login.host, used.profile.workspace) == (own_host, "~/mine")
-        assert used.layers.at(("workspace",))[0] == Path("site_profiles/there.json")
-    with pytest.raises(UsageError, match="no profile of nobody was fetched"):
-        published.used("ssh:nobody")
+    assert json.loads(capsys.readouterr().out)["about"]["ssh:login1"]["file"] == str(kept.path)
+    assert main(["profile", "show", "ssh:login1"]) == 0
+    assert 'glibc: "2.39"' in capsys.readouterr().out
+    assert main(["profile", "show", "ssh:nobody"]) == UsageError.exit_code
+    assert "no profile of nobody was fetched" in capsys.readouterr().err
 
 
-def test_plans_are_made_of_the_newer_one(places: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    own = {**PROFILE, "login": {"host": "login1"}, "facts": None}
-    (places / "site_profiles" / "there.json").write_text(json.dumps(own))
-    published.keep(publication(glibc="2.39", **of("2026-11-12")))
-    used = "the profile that there publishes is used"
-    assert pack._profiles(["there"], None, None)[0].glibc == "2.39"
-    assert used in capsys.readouterr().err
-    for words in (["plan", "missing.tar", "--site", "there", "-o", "x"], ["push", "--plan", "missing", "there"]):
-        assert main(words) == UsageError.exit_code
-        assert used in capsys.readouterr().err
+def test_hosts_are_separate_and_their_names_are_no_paths() -> None:
+    published.keep(publication())
+    published.keep(publication(OTHER, host="you@../login2"))
+    assert sorted(published.sites()) == ["ssh:../login2", "ssh:login1"]
+    assert published.place("you@../login2").parent == published.place("login1").parent
+    known = published.unchanged("me@login1", publication().profile)
+    assert known is not None
+    assert known.login.host == "me@login1"
 
 
 @pytest.mark.needs("ssh-keygen")

@@ -9,7 +9,7 @@ import pytest
 from deployer.cli.laptop.main import main
 from deployer.connected.site_profile import published as kept
 from deployer.connected.site_profile.profile import Profile
-from deployer.connected.transfer import published, push, remote
+from deployer.connected.transfer import published, remote
 from deployer.connected.transfer.remote import Remote
 from deployer.contract.base.errors import Refused, UsageError
 from tests.unit.connected.site_profile.test_published import KEY, OTHER, of, publication
@@ -51,7 +51,6 @@ def test_a_host_s_profile_is_fetched_once_and_again_when_it_is_new(
     assert published.profile_of("ssh:login1").login.host == "login1"
     assert "pinned from now on" in capsys.readouterr().err
     assert published.profile_of("ssh:login1").name == "there"
-    assert published.profile_of("there").name == "there"
     assert capsys.readouterr().err == ""
     write(admins, publication(**of("2026-11-12")))
     assert str(published.profile_of("ssh:login1").source.date) == "2026-11-12"
@@ -65,20 +64,6 @@ def test_a_host_s_profile_is_fetched_once_and_again_when_it_is_new(
     assert "deployer capture login1" in caught.value.hint
     with pytest.raises(UsageError, match="'-oProxyCommand=x' is not a host for ssh"):
         published.profile_of("ssh:-oProxyCommand=x")
-
-
-def test_two_profiles_of_one_name_are_told_apart(
-    admins: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    own = tmp_path / "site_profiles" / "there.yaml"
-    own.parent.mkdir()
-    own.write_text("{format: 1, name: there, extends: lab}\n")
-    assert published.profile_of("ssh:login1").name == "there"
-    said = capsys.readouterr().err
-    assert "use the profile with --site ssh:login1" in said
-    assert "the there that login1 publishes is used; --site there is site_profiles/there.yaml" in said
-    published.profile_of("ssh:login1")
-    assert "--site there is site_profiles/there.yaml" in capsys.readouterr().err
 
 
 def test_the_ssh_configuration_of_the_settings_is_used(
@@ -118,17 +103,8 @@ def test_what_others_can_write_is_refused(admins: Path, name: str) -> None:
             published.profile_of("ssh:login1")
 
 
-def test_a_push_uses_a_published_profile_and_goes_on_without_one_that_it_cannot_read(
-    admins: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with Remote(published.profile_of("ssh:login1")) as line:
-        assert push._has_published(line)
-    write(admins, publication(name="other", nonsense=1))
-    with Remote(published.profile_of("there")) as line:
-        assert not push._has_published(line)
-    assert "the profile that login1 publishes is not used: " in capsys.readouterr().err
+def test_commands_with_the_host_refuse_another_signer(admins: Path) -> None:
+    published.profile_of("ssh:login1")
     write(admins, publication(OTHER, **of("2026-11-14")))
-    with Remote(published.profile_of("there")) as line, pytest.raises(Refused):
-        push._has_published(line)
     for command in (["check", "missing.tar"], ["jobs"], ["run", "hello"], ["status"]):
         assert main([*command, "--site", "ssh:login1"]) == Refused.exit_code

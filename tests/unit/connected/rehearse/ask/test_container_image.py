@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from docker.errors import ImageNotFound
 
+from deployer.connected.image.bases import helper
 from deployer.connected.rehearse.ask import container_image
 from tests import running
 
@@ -33,9 +34,9 @@ class Api:
             raise ImageNotFound("none")
         return {}
 
-    def build(self, tag: str, **_: object) -> list[dict[str, object]]:
-        self.images.append(tag)
-        return [{"aux": {"ID": "sha256:0"}}]
+    def tag(self, image: str, repository: str, version: str, **_: object) -> None:
+        assert image == "sha256:0"
+        self.images.append(f"{repository}:{version}")
 
 
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="mmdebstrap makes images for its own machine")
@@ -46,6 +47,8 @@ def test_where_mmdebstrap_cannot_work_docker_makes_the_image_once(
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     for name in ("XDG_CACHE_HOME", "XDG_STATE_HOME"):
         monkeypatch.setenv(name, str(tmp_path / name))
+    builder = SimpleNamespace(build=lambda *_: "sha256:0")
+    monkeypatch.setattr(helper.choice, "choose", lambda _: builder)
     client: Any = SimpleNamespace(api=Api())
     said: list[str] = []
     made = container_image.ensure(client, said.append)
