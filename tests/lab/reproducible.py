@@ -28,7 +28,6 @@ ROOT = Path(__file__).parents[2]
 #: The system's Python, because other users cannot read root's.
 PYTHON = "/usr/bin/python3"
 _KEPT = ("SSL_CERT_FILE", "PIP_CERT", "HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy")
-ACCEPTED = ["--accept", "app.import"]  # Horovod's variants are not there
 _HOROVOD = re.compile(r"^(framework:.*|horovod:|  version:.*|  stage:.*)\n", re.MULTILINE)
 
 
@@ -65,15 +64,15 @@ def compare(name: str, here: str, there: str, user: pwd.struct_passwd, work: Pat
     """Return what ``diff`` says about two builds of a definition."""
     own, other = work / "here", Path(user.pw_dir) / "elsewhere"
     definition, bundle = _copied(name, own / "bundles"), own / f"{name}.tar"
-    _here(here, ["build", str(definition), *ACCEPTED])
-    _here(here, ["pack", str(definition), "-o", str(bundle), *ACCEPTED])
+    _here(here, ["build", str(definition)])
+    _here(here, ["pack", str(definition), "-o", str(bundle)])
     try:
         copy = _copied(name, other / "src")
         for path in (other, *other.rglob("*")):
             os.chown(path, user.pw_uid, user.pw_gid)
             path.chmod(path.stat().st_mode & 0o700)
-        _elsewhere(there, user, ["build", str(copy), *ACCEPTED])
-        _elsewhere(there, user, ["pack", str(copy), "--no-cache", "-o", str(other / "other.tar"), *ACCEPTED])
+        _elsewhere(there, user, ["build", str(copy)])
+        _elsewhere(there, user, ["pack", str(copy), "--no-cache", "-o", str(other / "other.tar")])
         return dict(json.loads(_here(here, ["diff", str(bundle), str(other / "other.tar"), "--json"])))
     finally:
         shutil.rmtree(other, ignore_errors=True)

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from deployer.connected.ground.scratch import Scratch
-from deployer.connected.linker.commands import ListedTree
 from deployer.connected.rootfs.archive import ArchiveImage
 from deployer.contract.base import json_records
 from deployer.contract.bundle.job import Job
@@ -28,8 +27,6 @@ class Contents(NamedTuple):
             them in the image.
         kit: parts of the kit to include even if no site needs them.
         mount_points: further mount points of the image.
-        judge: raises Refused if the app folder does not match the image. It receives the image's root filesystem and
-            environment. None: there is no definition.
         accept: the accepted findings of ``lint``, as in ``--accept``.
         provenance: returns SLSA's predicate about its build. None: there is no definition.
         identity: returns the ``ArchiveImage.identity`` that ``read`` would return. None: the image must be read first.
@@ -46,7 +43,6 @@ class Contents(NamedTuple):
     mpi: Sequence[str] | None = ()
     kit: Collection[str] = ()
     mount_points: Collection[str] = ()
-    judge: Callable[[ListedTree, Sequence[str]], None] | None = None
     accept: Collection[str] = ()
     identity: Callable[[], str] | None = None
     provenance: Callable[[], json_records.Record] | None = None

@@ -222,8 +222,6 @@ def _packed(
                 if commands.CODE not in checking.accept:
                     _refuse_missing(contents, settings, source.tree, plans)
                 lint.refuse_errors(secrets.in_image(source.secrets, settings.kept()), contents.accept)
-                if contents.judge:
-                    contents.judge(source.tree, settings.env)
                 if standing:
                     stream.seek(len(before))
                 else:

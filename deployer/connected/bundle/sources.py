@@ -47,7 +47,6 @@ def from_definition(
         return Contents(definition.name, definition.version, None, data=definition.data_folders)
     from deployer.connected.bundle.about import provenance
     from deployer.connected.image.bases import alone
-    from deployer.connected.image.lint import lint
     from deployer.connected.image.wheelhouse import wheelhouse
 
     fetched.check(definition.folder, definition.fetched)
@@ -70,8 +69,7 @@ def from_definition(
     )
     if definition.horovod:
         contents = contents._replace(mpi=[abi for abi in definition.families or () if abi in variants])
-    judge = functools.partial(lint.refuse_imports, definition, accept=accept)
-    return contents._replace(data=definition.data_folders, needs=needs, judge=judge, accept=accept, provenance=made)
+    return contents._replace(data=definition.data_folders, needs=needs, accept=accept, provenance=made)
 
 
 def families_for(definition: "Definition", profiles: "Sequence[Profile]") -> list[str] | None:

@@ -68,7 +68,7 @@ def reproduce(path: str, given: Path | None, options: BuildOptions, say: Callabl
         families = [each.partition("/")[2] for each in overlays]
         try:
             built = build(definition, options._replace(no_cache=True, families=families), say)
-            contents = sources.from_definition(definition, families, options.accept)._replace(jobs=(), judge=None)
+            contents = sources.from_definition(definition, families, options.accept)._replace(jobs=())
             packed = pack.pack(contents, [], Path(again), str(bundle.manifest.codec["name"]), say=say)
             with opened(again) as made:
                 new = begin(made, again)

@@ -118,8 +118,7 @@ def build(definition: Definition, options: BuildOptions, say: Callable[[str], No
 
     Raises:
         Refused: ``lint`` found an error before the build, or the builder cannot do what the Dockerfile asks for; or the
-            finished image has a trace of the build settings and is not tagged; or it lacks modules that files of app/
-            import.
+            finished image has a trace of the build settings and is not tagged.
         JobFailed: a step failed. The message gives the reason from its log.
         MissingTool: no engine was found, or it has stopped; or the wanted builder is not at hand.
         SpaceError: a disk is full.
@@ -129,15 +128,11 @@ def build(definition: Definition, options: BuildOptions, say: Callable[[str], No
         raise UsageError(f"{definition.name} contains only data: there is no image to build", hint)
     lint.refuse(definition, options.accept)
     if not definition.needs_engine:
-        built = _build_alone(definition, definition.base, options, say)
-        lint.refuse_built(definition, "", Path(built.base), options.accept)
-        return built
+        return _build_alone(definition, definition.base, options, say)
     with alone.engine_or_archive(definition):
         connected = engine.connect()
     with contextlib.closing(connected) as client:
-        built = _build(client, definition, definition.base, options, say)
-    lint.refuse_built(definition, built.image, None, options.accept)
-    return built
+        return _build(client, definition, definition.base, options, say)
 
 
 def _build_alone(

@@ -7,13 +7,11 @@ from typing import Any
 from deployer.connected.ground import own_data
 from deployer.contract.base.errors import Refused
 from deployer.contract.base.text import counted
-from deployer.contract.rules import findings
 from deployer.contract.rules.findings import Finding, Rule, errors
 
 #: The codes of ``lint``.
 RULES: dict[str, Rule] = {
-    "command.missing": findings.RULES["command.missing"],
-    **{code: Rule(**texts) for code, texts in own_data.load_yaml(Path(__file__).with_name("rules.yaml")).items()},
+    code: Rule(**texts) for code, texts in own_data.load_yaml(Path(__file__).with_name("rules.yaml")).items()
 }
 
 

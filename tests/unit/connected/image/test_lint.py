@@ -15,9 +15,7 @@ from deployer.connected.image.builders.features import Known
 from deployer.connected.image.definition.definition import load
 from deployer.connected.image.lint import RULES
 from deployer.connected.image.lint import lint as linting
-from deployer.connected.image.lint.app import commands_missing, imports
 from deployer.connected.image.lint.layers import leftover
-from deployer.connected.image.lint.source import DefinitionSource
 from deployer.connected.rootfs.entries import FileEntry, InMemory
 from deployer.connected.rootfs.flatten import FlattenedRootfs
 from deployer.connected.rootfs.merge import Rootfs
@@ -209,110 +207,11 @@ def test_what_an_image_carries_in_vain_is_counted(files: list[FileEntry], said: 
 # ------------------------------------------------------------------------------------------------ the built image
 
 
-def an_image(*programs: str, modules: tuple[str, ...] = ()) -> Rootfs:
-    """Return a root with programs and files of Python, and what each Python has."""
+def an_image() -> Rootfs:
+    """Return a root with a program."""
     root = Rootfs()
-    library = "usr/lib/python3.11"
-    there = [*(f"usr/bin/{name}" for name in programs), *(f"{library}/{name}" for name in STDLIB), *modules]
-    root.apply([FileEntry(FILE, path.encode(), 0o755, data=InMemory(b"\x7fELF\0")) for path in there])
+    root.apply([FileEntry(FILE, b"usr/bin/python3", 0o755, data=InMemory(b"\x7fELF\0"))])
     return root
-
-
-#: Some of the standard library, by which a Python is known.
-STDLIB = ("os.py", "json/__init__.py", "argparse.py", "lib-dynload/_json.cpython-311-x86_64-linux-gnu.so")
-
-ImageCase = tuple[str, Files, tuple[str, ...], tuple[str, ...]]
-#: Code, the definition's files, programs of the image, and files of its packages.
-OF_IMAGES: list[ImageCase] = [
-    ("command.missing", {"app/x.py": "", "bundle.yaml": job("python", "/deployer/app/x.py")}, ("python3",), ()),
-    ("command.missing", {"app/x.py": "", "bundle.yaml": job("/deployer/app/x.py")}, ("python3",), ()),
-    (
-        "command.missing",
-        {"bundle.yaml": DEFINITION.replace("{command", "{stdin: /deployer/app/in, command"), "app/x.py": ""},
-        ("python3",),
-        (),
-    ),
-    ("app.import", {"app/x.py": "import os\nimport numpy as np\n"}, ("python3",), ()),
-    (
-        "app.import",
-        {"app/x.py": "from torch.nn import Linear\n"},
-        ("python3",),
-        ("usr/lib/python3/dist-packages/numpy/x",),
-    ),
-    ("app.import", {"app/x.py": "import y\n", "app/y.py": "import torch\n"}, ("python3",), ()),
-    ("app.import", {"app/x.py": "import csv\n"}, ("python3",), ()),  # of the standard library, and not in this image
-]
-RIGHT_IMAGES: list[ImageCase] = [
-    ("command.missing", {"app/x.py": ""}, ("python3",), ()),
-    ("command.missing", {"bundle.yaml": job("sh", "-c", "python x")}, ("sh",), ()),
-    (
-        "app.import",
-        {"app/x.py": "import numpy.linalg, torch\nimport yaml, six\n"},
-        ("python3",),
-        (
-            "usr/lib/python3/dist-packages/numpy/__init__.py",
-            "opt/conda/lib/python3.12/site-packages/torch/__init__.py",
-            "usr/lib/python3/dist-packages/yaml.cpython-311-x86_64-linux-gnu.so",
-            "usr/lib/python3/dist-packages/six.py",
-        ),
-    ),
-    (
-        "app.import",
-        {"app/x.py": "import os, sys, json, time, _thread, math, __main__\nfrom . import y\n"},
-        ("python3",),
-        (),
-    ),
-    ("app.import", {"app/x.py": "import y, lib.z\n", "app/y.py": "", "app/lib/z.py": ""}, ("python3",), ()),
-    (
-        "app.import",
-        {"app/x.py": "try:\n import a\nexcept ImportError:\n a = None\ndef f():\n import b\nif 1:\n import c\n"},
-        ("python3",),
-        (),
-    ),
-    ("app.import", {"app/x.py": "print 'Python 2'\nimport gone\n"}, ("python3",), ()),
-    ("app.import", {"app/x.py": "import gone\n"}, ("python3",), ("usr/lib/python3/dist-packages/more.pth",)),
-    (
-        "app.import",
-        {"app/x.py": "import gone\n", "bundle.yaml": DEFINITION + WHEELHOUSE, "requirements.txt": "gone==1\n"},
-        ("python3",),
-        (),
-    ),  # its wheel is not at hand
-    ("command.missing", {"bundle.yaml": job("gone", "x") + WHEELHOUSE, "requirements.txt": "x==1\n"}, (), ()),
-]
-
-
-def in_image(folder: Path, files: Files, programs: tuple[str, ...], modules: tuple[str, ...]) -> list[Finding]:
-    definition, root = load(written(folder, files)), an_image(*programs, modules=modules)
-    source, built = DefinitionSource(definition), linting.built_image(definition, FlattenedRootfs(root), {})
-    return [*commands_missing(source, built), *imports(source, built)]
-
-
-@pytest.mark.parametrize(("code", "files", "programs", "modules"), OF_IMAGES)
-def test_what_the_built_image_lacks(
-    tmp_path: Path, code: str, files: Files, programs: tuple[str, ...], modules: tuple[str, ...]
-) -> None:
-    assert {item.code for item in in_image(tmp_path, files, programs, modules)} == {code}
-
-
-def test_an_import_is_an_error_of_what_jobs_start_alone(tmp_path: Path) -> None:
-    files = {"app/x.py": "import y\n", "app/y.py": "import gone\n", "app/tools/z.py": "import lost\n"}
-    items = in_image(tmp_path, files, ("python3",), ())
-    said = {item.subject: (item.severity, item.message.split()[2]) for item in items}
-    assert said == {
-        f"{tmp_path}/app/y.py:1": ("error", "gone,"), f"{tmp_path}/app/tools/z.py:1": ("warning", "lost,"),
-    }  # fmt: skip
-    (tmp_path / "app/y.py").write_text("import sys\nsys.path.insert(0, '/data/lib')\nimport gone\n")
-    assert {item.severity for item in in_image(tmp_path, {"app/x.py": "import y\n"}, ("python3",), ())} == {"warning"}
-    (tmp_path / "app/y.py").write_text("import gone\n")
-    told = DEFINITION.replace("[python3,", "[env, PYTHONPATH=/opt/more, python3,")
-    assert {item.severity for item in in_image(tmp_path, {"bundle.yaml": told}, ("python3", "env"), ())} == {"warning"}
-
-
-@pytest.mark.parametrize(("code", "files", "programs", "modules"), RIGHT_IMAGES)
-def test_what_the_built_image_has(
-    tmp_path: Path, code: str, files: Files, programs: tuple[str, ...], modules: tuple[str, ...]
-) -> None:
-    assert in_image(tmp_path, files, programs, modules) == []
 
 
 # ------------------------------------------------------------------------------------------------ all of them
@@ -320,8 +219,8 @@ def test_what_the_built_image_has(
 
 def test_every_code_has_a_trigger_a_near_miss_and_its_section() -> None:
     of_layers = {"layers.leftover", "secrets.image"}
-    assert {code for code, *_ in [*TRIGGERS, *OF_IMAGES]} | of_layers == set(RULES)
-    assert {code for code, *_ in [*NEAR_MISSES, *RIGHT_IMAGES]} | of_layers == set(RULES)
+    assert {code for code, *_ in TRIGGERS} | of_layers == set(RULES)
+    assert {code for code, *_ in NEAR_MISSES} | of_layers == set(RULES)
     page = (ROOT / "docs" / "lint.md").read_text()
     assert [code for code in RULES if f"\n### {code}\n" not in page] == []
     assert page.count("\n### ") == len(RULES)
