@@ -162,6 +162,7 @@ def raises(handler: ast.ExceptHandler) -> bool:
     return isinstance(last, ast.Raise)
 
 
+@pytest.mark.thorough
 def test_no_error_of_the_system_is_taken_for_absence():
     found = set()
     paths = [path for part in ("system", "site") for path in sorted((PACKAGE / part).rglob("*.py"))]

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 PACKAGE = Path(__file__).parents[2] / "deployer"
 #: Names that may be defined twice, each with its reason.
 EXCEPTIONS: dict[str, str] = {}
@@ -42,6 +44,7 @@ def doubled(package: Path) -> dict[str, list[str]]:
     return {name: paths for name, paths in where.items() if len(paths) > 1}
 
 
+@pytest.mark.thorough
 def test_no_two_modules_define_a_type_of_one_name() -> None:
     found = doubled(PACKAGE)
     assert {name: paths for name, paths in found.items() if name not in EXCEPTIONS} == {}

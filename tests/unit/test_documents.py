@@ -108,6 +108,7 @@ def _is_partial(error):
     return "required" in error.message or "expected" in error.message
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("page", [page for page in _WITH_COMMANDS if list(_commands(page))], ids=_name)
 def test_commands_are_accepted_by_the_parsers(page):
     wrong = []

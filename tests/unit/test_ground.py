@@ -84,6 +84,7 @@ def _defines(dotted: str) -> bool:
     )
 
 
+@pytest.mark.thorough
 def test_documents_and_docstrings_name_modules_that_exist() -> None:
     named = 0
     sources = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "pyproject.toml", ROOT / "scripts/test"]

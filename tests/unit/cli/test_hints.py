@@ -67,6 +67,7 @@ def _faults(text: str, at_the_site: bool) -> Iterator[str]:
             yield f"say that `deployer {name}` is for the laptop, or name the site's command: {text}"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("package", [*_BOTH, "connected", "cli/laptop"])
 def test_hints_name_commands_that_their_reader_has(package: str) -> None:
     wrong = []

@@ -81,6 +81,7 @@ def check(capsys: pytest.CaptureFixture[str]) -> str:
     return plain
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("front", "words"), CALLS, ids=lambda part: "-".join(part)[:40] if isinstance(part, list) else ""
 )

@@ -116,6 +116,7 @@ def twice(
     return said[0], said[1]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("front", "words"),
     [*TABLES, *OTHERS],
@@ -132,6 +133,7 @@ def test_output_fits_and_is_the_same_without_colour(
         assert [line for line in plain.splitlines() if len(line) > 80] == []
 
 
+@pytest.mark.thorough
 def test_all_commands_with_a_table_have_a_heading_in_bold(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,6 +166,7 @@ def test_parts_of_longer_outputs(
     assert SGR.sub("", coloured) == plain
 
 
+@pytest.mark.thorough
 def test_programs_get_no_colour(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     for front, words in ((laptop, ["profile", "list", "--json"]), (site, ["list", "--root", "root", "--json"])):

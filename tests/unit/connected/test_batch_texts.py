@@ -63,6 +63,7 @@ def texts() -> list[tuple[str, str]]:
     return found
 
 
+@pytest.mark.thorough
 def test_no_text_names_the_programs_of_one_batch_system() -> None:
     found = {(file, text) for file, text in texts() if " " in text and PROGRAMS.search(text)}
     assert "contract/rules/batch_words.py" in {file for file, _ in found}  # it finds what there is

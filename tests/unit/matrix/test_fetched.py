@@ -25,6 +25,7 @@ def test_command_copies_what_writes_beside_itself() -> None:
     assert shell[-1] == "data/shakespeare_char/prepare.py"
 
 
+@pytest.mark.thorough
 def test_furnished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(fetched_data.fetch.CLONES, str(tmp_path))
     (tmp_path / "models/org/tiny").mkdir(parents=True)

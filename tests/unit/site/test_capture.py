@@ -136,6 +136,7 @@ def test_when_the_time_is_over_nothing_is_asked(programs):
     assert tools.notes == ["true: skipped, no time was left"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("script", ["exec head -c 3000 /dev/urandom", "exec sleep 600", "exit 1", 'echo "{[|*=:"'])
 def test_a_capture_is_a_capture_whatever_tools_do(programs, script):
     for name in TOOLS:
@@ -240,6 +241,7 @@ EOF"""
 KINDS = "write an entry for each kind, with the same queue and its own constraint"
 
 
+@pytest.mark.thorough
 def test_grid_engine(programs, monkeypatch):
     made.program(programs, "qconf", 'test "$SGE_ROOT" = /sge || exit 1\n' + QCONF)
     made.program(programs, "qhost", QHOST)
@@ -359,6 +361,7 @@ def test_pbs(programs):
     assert note == "partition workq: its nodes differ in cpus, gpus (0 or 4 per node), memory_mb: " + KINDS
 
 
+@pytest.mark.thorough
 def test_a_pbs_job_with_one_gpu_does_not_hide_the_others_of_its_node(programs):
     made.program(programs, "qstat", QSTAT)
     made.program(programs, "pbsnodes", PBSNODES)
@@ -637,6 +640,7 @@ def packaged(programs, intel, tmp_path, monkeypatch):
     return usr
 
 
+@pytest.mark.thorough
 def test_an_open_mpi_among_the_system_s_libraries(programs, packaged, tmp_path, monkeypatch):
     monkeypatch.setattr(mpi, "_SYSTEM", (str(packaged),))
     _, found = find_mpi(packaged)
@@ -659,6 +663,7 @@ def test_the_settings_of_an_open_mpi_outside_of_its_prefix(programs, packaged, t
     assert found.mpi["openmpi-4.1.4"]["folders"] == {"OPAL_SYSCONFDIR": str(tmp_path / "etc/openmpi")}
 
 
+@pytest.mark.thorough
 def test_settings_among_those_of_other_programs_are_left_out(programs, packaged, tmp_path):
     program = packaged / "bin" / "ompi_info"
     program.write_text(program.read_text().replace("etc/openmpi", "etc"))
@@ -1149,6 +1154,7 @@ if [ -f "$1" ]; then case $(head -c 4 "$1") in hsqs) eval "$PACKED" ;; *) exit 2
 else [ -d "$1/proc" ]; fi"""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("podman", "found"),
     [
@@ -1209,6 +1215,7 @@ def test_an_apptainer_that_starts_nothing(programs):
     assert any("doesn't exist in container" in note for note in tools.notes)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("packed", "squashfs"),
     [
@@ -1402,6 +1409,7 @@ def test_redaction_keeps_the_keys_of_a_profile(monkeypatch):
     assert re.fullmatch(hidden, redacted["name"])
 
 
+@pytest.mark.thorough
 def test_a_node_needs_a_partition(programs):
     with pytest.raises(UsageError, match="partition"):
         capture(CaptureRequest(node=True), SCHEDULERS.values())

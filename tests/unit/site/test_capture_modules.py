@@ -86,6 +86,7 @@ def entries(found):
     return {each["prefix"]: each for each in found.profile["mpi"].values()}
 
 
+@pytest.mark.thorough
 def test_an_mpi_behind_a_compiler_is_found_with_the_chain_that_a_login_shell_needs(hierarchy):
     found = capture(CaptureRequest(), SCHEDULERS.values())
     sw = str(hierarchy)
@@ -104,6 +105,7 @@ def test_an_mpi_behind_a_compiler_is_found_with_the_chain_that_a_login_shell_nee
         assert said.decode().startswith(each["prefix"] + "/lib")
 
 
+@pytest.mark.thorough
 def test_a_module_of_a_plug_in_for_nccl(hierarchy, tmp_path):
     """The plug-in is a copy of an MPI's library: what counts is its place, and the variables of its module."""
     folder = tmp_path / "sw/ofi/lib"
@@ -116,6 +118,7 @@ def test_a_module_of_a_plug_in_for_nccl(hierarchy, tmp_path):
     assert fabric["environment"] == {"NCCL_NET": "AWS Libfabric"}
 
 
+@pytest.mark.thorough
 def test_what_this_shell_has_loaded_does_not_count(hierarchy, monkeypatch):
     here = 'module load gcc/12 mpich/4.0; printf "%s" "$MODULEPATH"'
     path = subprocess.check_output(["bash", "-l", "-c", here]).decode()
@@ -126,6 +129,7 @@ def test_what_this_shell_has_loaded_does_not_count(hierarchy, monkeypatch):
     assert found[str(hierarchy / "gcc/12/mpich/4.0")]["module"] == ["gcc/12", "mpich/4.0"]
 
 
+@pytest.mark.thorough
 def test_a_prefix_of_the_users_has_its_module_too(hierarchy):
     prefix = str(hierarchy / "gcc/12/mpich/4.0")
     captured = capture(CaptureRequest(mpi=[prefix]), SCHEDULERS.values())
@@ -204,6 +208,7 @@ export MODULEPATH=PATH/Core MODULESHOME=/usr/share/modules LOADEDMODULES=openmpi
 """
 
 
+@pytest.mark.thorough
 def test_environment_modules(login, tmp_path):
     gcc = tmp_path / "Core" / "gcc" / "12"
     gcc.parent.mkdir(parents=True)

@@ -78,6 +78,7 @@ def test_ctrl_c_within_a_look_at_a_child_does_not_block_its_end(tmp_path):
     assert started.returncode == -signal.SIGKILL
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("hear", [None, lambda line: line == b"kept"])
 def test_attach_leaves_out_what_is_printed_before_a_mark(capfdbinary, hear):
     script = "printf 'Welcome '; sleep 0.2; printf 'ma'; sleep 0.2; printf 'rk\\nkept\\n'; printf 'the end'"
@@ -93,6 +94,7 @@ ATTACHES = (
 )
 
 
+@pytest.mark.thorough
 def test_attach_keeps_the_order_of_output_and_errors():
     argv = [sys.executable, "-c", ATTACHES, "echo noise; echo begun; for i in 1 2 3; do echo out; echo err >&2; done"]
     environment = dict(os.environ, PYTHONPATH=os.getcwd())
@@ -104,6 +106,7 @@ def test_attach_keeps_the_order_of_output_and_errors():
         assert (said.count(b"out\n"), said.count(b"err\n"), len(said)) == (3, 3, 24)
 
 
+@pytest.mark.thorough
 def test_attached_output_on_a_terminal_has_only_text_and_colours():
     """A site could set the window's title or the clipboard, or overwrite lines; a file receives all bytes."""
     hostile = r"\033]0;title\007\033]52;c;bXk=\007\033[2A\033[1;31mred\033[0m\033[K\tok\r\302\2332J\303\251"
@@ -134,6 +137,7 @@ def test_escapes_that_are_cut_into_pieces(size):
     assert said == b"a\x1b[31mb\\x1b]0;t\\x07\xc3\xa9\\x9b\xc2\xa0\x1b[K\\x1b\x1b[0m\xc2"
 
 
+@pytest.mark.thorough
 def test_attach_ends_a_program_whose_output_cannot_be_written(tmp_path):
     script = "echo $$ >%s; echo begun; for i in 1 2 3; do echo line || exit; sleep 0.1; done; exec sleep 60" % (
         tmp_path / "pid"
@@ -158,6 +162,7 @@ def test_attach_gives_the_shells_status():
     assert process.attach([sys.executable, "-c", "import os; os.kill(os.getpid(), 15)"]) == 143
 
 
+@pytest.mark.thorough
 def test_ctrl_c_that_ssh_answers_by_255_is_an_interruption():
     # It ends at once, so that its end and the signal often come to the parent together.
     child = "import os, signal; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT]); "
@@ -241,6 +246,7 @@ def test_a_glance_at_a_good_program():
         process.glance(["/no/such/program"], 1)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "script",
     [

@@ -25,6 +25,7 @@ def wait_for(condition):
         time.sleep(0.01)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_each_task_is_answered_once(count):
     with Pool(count, lambda task: (task * 2, os.getpid())) as pool:
@@ -93,6 +94,7 @@ def test_workers_end_with_the_pool():
     assert all(gone(pid) for pid in pids)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_workers_do_not_outlive_a_killed_parent(how):
     reader, writer = os.pipe()

@@ -35,6 +35,7 @@ _TYPED = [
 ]
 
 
+@pytest.mark.thorough
 def test_a_real_bash_completes(tmp_path: Path) -> None:
     script = tmp_path / "deployer.bash"
     script.write_text(completion.script(front(), "bash"))
@@ -92,6 +93,7 @@ def test_a_real_zsh_completes(tmp_path: Path, how: str) -> None:
 _LINE = re.compile(r"^ +((?:python3 )?deployer(?:\.pyz)? .*)$|`((?:python3 )?deployer(?:\.pyz)? [^`]*)`", re.MULTILINE)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("made", [front, site_front])
 def test_command_lines_in_help_are_accepted_as_they_are_written(made: Callable[[], Front]) -> None:
     parsers = dict(zip(made().table, made().command_parsers(), strict=True))

@@ -124,6 +124,7 @@ def definition(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("options", "error", "said"), CERTAIN)
 @pytest.mark.parametrize("command", ["deploy", "run"])
 def test_what_is_certain_is_said_before_anything_else(
@@ -180,6 +181,7 @@ def test_an_unknown_job_is_named_with_those_that_there_are(
     calls.check()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("options", [["--nodes", "5"], ["--ranks-per-node", "5"], ["--memory", "9000"]])
 def test_run_refuses_only_what_no_partition_permits(calls: _Calls, site: str, options: list[str]) -> None:
     """The first partition of the bundle's plans is known at the site alone."""

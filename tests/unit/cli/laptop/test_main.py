@@ -39,6 +39,7 @@ except KeyboardInterrupt:
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("text", [LOST, LOCKED], ids=["lost", "locked"])
 def test_an_interrupt_ends_the_program_wherever_it_comes(text: str) -> None:
     argv = [sys.executable, "-c", START + text]

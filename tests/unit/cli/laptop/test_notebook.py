@@ -79,6 +79,7 @@ def test_an_answer_of_another_form_opens_nothing(line: str, port: int, capsys: p
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.thorough
 def test_a_port_that_the_login_node_cannot_reach(
     port: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -96,6 +96,7 @@ def test_the_folder_of_a_job_leads_to_its_page(
     assert capsys.readouterr().err == f"next: deployer report {tmp_path / 'new'} --html page.html\n"
 
 
+@pytest.mark.thorough
 def test_a_result_of_many_ranks_is_read(site: type[_FakeRemote], capsys: pytest.CaptureFixture[str]) -> None:
     site.result = json.dumps({"payload": {"loss": 1}, "ranks": [{}] * 400_000}).encode()
     assert json_records.MAX_MEMORY < json_records.memory(site.result) < json_records.MAX_LARGE

@@ -4,7 +4,10 @@ import re
 import subprocess
 import sys
 
+import pytest
 
+
+@pytest.mark.thorough
 def test_known_and_take_import_neither_install_nor_what_judges_signatures():
     program = "import sys, deployer.cli.site.main, deployer.cli.site.transfers; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], check=True, stdout=subprocess.PIPE, text=True)

@@ -43,6 +43,7 @@ def image(path: Path, files: dict[str, bytes], **config: Any) -> Path:
     return path
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("files", "config", "mpi", "job"),
     [

@@ -29,6 +29,7 @@ print(peak() - before, root._size)
 """
 
 
+@pytest.mark.thorough
 def test_a_tree_takes_the_memory_that_it_counts() -> None:
     _, text = peak(_TREE)
     used, counted = map(int, text.split())
@@ -151,6 +152,7 @@ _OWN = {
 }  # fmt: skip
 
 
+@pytest.mark.thorough
 def test_json_and_archives_are_parsed_in_one_place_each() -> None:
     package = Path(deployer.__file__).parent
     places: dict[str, set[str]] = {}

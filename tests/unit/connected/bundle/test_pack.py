@@ -149,6 +149,7 @@ def deep(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
         subprocess.run(["rm", "-rf", top], check=True)  # Python's own removal calls itself for each folder
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("deep", [300, 2000], indirect=True)
 def test_folders_nested_too_deep_are_refused_with_their_path(tmp_path: Path, deep: Path) -> None:
     app, data = contents()._replace(app=deep), contents()._replace(data={"digits": deep})
@@ -229,6 +230,7 @@ def test_a_flat_tar_loses_the_same(tmp_path: Path) -> None:
     assert [path.name for path in (rootfs / "usr").iterdir()] == ["x"]
 
 
+@pytest.mark.thorough
 def test_a_sparse_file_stays_sparse(tmp_path: Path, plain: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     large, size = plain / "usr" / "large", 40 * 1024**2
     with open(large, "wb") as stream:
@@ -292,6 +294,7 @@ def data(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.thorough
 def test_data_folders_are_carried_and_installed(tmp_path: Path, data: Path) -> None:
     whole = contents()._replace(data={"digits": data}, needs=[DataNeed("other", "others:1.0")])
     packed = packing.pack(whole, [], tmp_path / "b.tar")
@@ -322,6 +325,7 @@ def test_a_changed_file_costs_its_pieces_alone(tmp_path: Path, data: Path, app: 
     assert found.bytes_to_ship < 100_000
 
 
+@pytest.mark.thorough
 def test_a_bundle_of_data_alone_is_a_bundle(tmp_path: Path, data: Path) -> None:
     alone = Contents("digits-data", "1.0", None, data={"digits": data})
     packed = packing.pack(alone, [], tmp_path / "b.tar", changes=tmp_path / "changes")
@@ -360,6 +364,7 @@ def test_inspect_shows_the_sbom(tmp_path: Path, folder: Path) -> None:
     assert record["packages"] == {"generic": 1}
 
 
+@pytest.mark.thorough
 def test_the_pyz_in_front_runs(tmp_path: Path) -> None:
     packed = packing.pack(contents(), [], tmp_path / "b.tar")
     subprocess.run(["tar", "-xf", packed.path, "-C", tmp_path, "deployer.pyz"], check=True, timeout=30)
@@ -481,6 +486,7 @@ def test_the_kit_is_for_the_programs_of_the_image(
     assert asked == [(["udocker"], machine)] * 2
 
 
+@pytest.mark.thorough
 def test_inspect_lists_no_file_of_a_bundle_that_is_not_whole(tmp_path: Path) -> None:
     path = packing.pack(contents(), [], tmp_path / "b.tar").path
     bundles.flip(path, path.stat().st_size // 2)

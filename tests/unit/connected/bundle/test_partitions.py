@@ -107,6 +107,7 @@ def request(partition: str | None, force: bool = False) -> RunRequest:
     return RunRequest("tiny", options=options, force=force)
 
 
+@pytest.mark.thorough
 def test_a_partition_has_the_batch_systems_name_too(tmp_path: Path, profile: Profile) -> None:
     _, image = installed(tmp_path, profile)
     assert image.plan("lab", "normal").partition == "gpu"

@@ -47,6 +47,7 @@ def start(tool: Path, *words: str, command: str = "rank") -> "subprocess.Complet
     return subprocess.run([*python, *out, *words], check=False, capture_output=True, text=True)
 
 
+@pytest.mark.thorough
 def test_a_rank_reads_nothing_else_and_imports_nothing_slow(head: Path) -> None:
     done = start(head, "sh", "-c", "echo here; exit 5")
     assert (done.returncode, done.stdout) == (5, "here\n")
@@ -56,6 +57,7 @@ def test_a_rank_reads_nothing_else_and_imports_nothing_slow(head: Path) -> None:
     assert not imported & SLOW
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("words", [["--without-mpi"], ["--library", "libmpi-none.so.99"]])
 def test_a_probe_reads_nothing_else_and_imports_nothing_slow(head: Path, words: list[str]) -> None:
     done = start(head, *words, command="probe")
@@ -83,6 +85,7 @@ def test_a_module_without_words_is_the_same_program() -> None:
     assert pyz.without_words(source.encode()) == bare.encode()
 
 
+@pytest.mark.thorough
 def test_libraries_without_words_are_the_same_programs() -> None:
     """Only docstrings differ, which are empty in the .pyz; also a definition on one line keeps its name."""
     names = [path for name in pyz._VENDORED for path in importlib.metadata.files(name) or [] if path.suffix == ".py"]
@@ -102,6 +105,7 @@ def test_libraries_without_words_are_the_same_programs() -> None:
         assert ast.dump(bare) == ast.dump(original), path
 
 
+@pytest.mark.thorough
 def test_other_modules_come_from_the_zip_file(tmp_path: Path) -> None:
     tool = tmp_path / "deployer.pyz"
     tool.write_bytes(pyz.make_pyz())
@@ -110,6 +114,7 @@ def test_other_modules_come_from_the_zip_file(tmp_path: Path) -> None:
     assert "deployer: error: cannot start /no/such/program" in done.stderr
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("own_cache")
 def test_ranks_have_no_room_for_more_than_their_start_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(first_bytes, "SIZE", 1000)

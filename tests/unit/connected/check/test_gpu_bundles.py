@@ -92,6 +92,7 @@ def of_gpus(path: Path, profile: Profile) -> list[tuple[str, str, str]]:
     return [(each.code, each.severity, each.message) for each in findings]
 
 
+@pytest.mark.thorough
 def test_the_definition_fits_gpus_of_amd(rocm: Callable[..., Path]) -> None:
     path = rocm()
     found = of_gpus(path, site("setonix", "gpu", driver={"kind": "amd", "version": "6.12.12"}))
@@ -103,6 +104,7 @@ def test_the_definition_fits_gpus_of_amd(rocm: Callable[..., Path]) -> None:
     assert of_gpus(path, site("viper", "apu"))[0][2].startswith("its network is infiniband, for which RCCL opens")
 
 
+@pytest.mark.thorough
 def test_a_definition_for_other_processors_of_amd(rocm: Callable[..., Path]) -> None:
     found = of_gpus(rocm(("gfx1030", "gfx1100", "gfx90a:xnack-")), site("viper", "apu"))
     errors = [text for code, severity, text in found if (code, severity) == ("gpu.kernels", ERROR)]
@@ -112,12 +114,14 @@ def test_a_definition_for_other_processors_of_amd(rocm: Callable[..., Path]) -> 
         assert "the GPUs of apu are gfx942 (AMD Instinct MI300A)" in text
 
 
+@pytest.mark.thorough
 def test_an_old_driver_of_amd(rocm: Callable[..., Path]) -> None:
     found = of_gpus(rocm(), site("setonix", "gpu", driver={"kind": "amd", "version": "6.2.4"}))
     assert found[0][:2] == ("gpu.driver", "warning")
     assert "AMD tested with ROCm 5.5 to 6.1; the image has ROCm 6.3" in found[0][2]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("gpus", "shown"),
     [

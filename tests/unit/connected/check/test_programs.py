@@ -593,6 +593,7 @@ def test_what_a_package_imports_at_its_top_and_nothing_has() -> None:
         assert [(each.code, each.severity) for each in judged(found) if each.code == "import.missing"] == expected
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("text", "missing"),
     [

@@ -377,6 +377,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.thorough
 def test_the_level_of_x86_64_is_read_from_a_real_program(built: Path) -> None:
     levels = {}
     for name in ("new", "old"):
@@ -841,6 +842,7 @@ def bundle(rootfs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return pack.pack(contents(rootfs), [], tmp_path_factory.mktemp("bundle") / "b.tar").path
 
 
+@pytest.mark.thorough
 def test_pack_puts_the_verdict_into_the_plan(rootfs: Path, tmp_path: Path) -> None:
     profile = Profile.model_validate(SITE)
     packed = pack.pack(contents(rootfs), [profile], tmp_path / "b.tar", checking=Checking(cache=tmp_path / "c"))
@@ -871,6 +873,7 @@ def newer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return pack.pack(sources.from_folder(top, "x", "1")._replace(jobs=made), [], folder / "b.tar").path
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("job", "flags", "expected"),
     [
@@ -918,6 +921,7 @@ def test_arguments_below_the_data_folders_are_compared(words: list[str], expecte
     assert codes(command.readable(case(manifest=manifest))) == expected
 
 
+@pytest.mark.thorough
 def test_what_one_job_has_is_that_job_s(rootfs: Path, tmp_path: Path) -> None:
     """One job's error refused all jobs. What all jobs have is said once."""
     good = Job("a", ["true"], 1, 1, 1, "00:01:00")
@@ -953,6 +957,7 @@ def test_a_profile_of_another_architecture(rootfs: Path, tmp_path: Path) -> None
     assert check.check_all(str(packed.path), Profile.model_validate(fits))[0].checked.verdict == verdict.RUN
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("machine", [62, 183])
 def test_a_kit_for_another_machine(rootfs: Path, tmp_path: Path, machine: int) -> None:
     """Bundles of older versions have a kit for x86_64, whatever the image is for."""
@@ -968,6 +973,7 @@ def test_a_kit_for_another_machine(rootfs: Path, tmp_path: Path, machine: int) -
         assert [(each.code, each.severity, each.subject) for each in found] == expected
 
 
+@pytest.mark.thorough
 def test_the_image_has_a_place_for_what_is_bound(rootfs: Path, tmp_path: Path) -> None:
     mpi = {"m": {"family": "mpich", "prefix": "/opt/mpi"}}
     partition = {**SITE["partitions"]["batch"], "mpi": "m", "pmi": "pmi2"}
@@ -1067,6 +1073,7 @@ def test_a_job_whose_program_is_not_in_the_bundle() -> None:
     assert found(f"{PREFIX}/bin/IMB-MPI1") == []  # of the site's MPI, which is bound
 
 
+@pytest.mark.thorough
 def test_pack_and_check_refuse_a_missing_program(rootfs: Path, tmp_path: Path) -> None:
     profile = Profile.model_validate(SITE)
     wrong = contents(rootfs)._replace(jobs=[Job("t", ["untrue"], 1, 1, 1, "00:01:00")])
@@ -1265,6 +1272,7 @@ def test_a_runtime_without_an_adapter_is_refused_with_an_alternative() -> None:
     assert codes(runtimes.allowed(case(plan=fine, **both))) == [("runtime.unsupported", NOTE)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("runtime", get_args(RuntimeName))
 @pytest.mark.parametrize("listed", [True, False], ids=["on the nodes", "in the policy"])
 def test_each_runtime_of_a_profile_is_known_to_run_or_refused(runtime: str, listed: bool, bundle: Path) -> None:

@@ -124,6 +124,7 @@ SEEN: list[tuple[tuple[Plan, Any], str, list[str]]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("mpi", "words", "expected"), SEEN)
 def test_what_was_seen_on_two_nodes_over_ethernet(mpi: tuple[Plan, Any], words: str, expected: list[str]) -> None:
     plan, host = mpi

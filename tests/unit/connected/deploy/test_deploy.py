@@ -407,6 +407,7 @@ def test_a_job_that_never_came_is_forgotten(data: Path, tmp_path: Path, cut: tup
     assert not record.exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("code", [2, 3, 4, 6, 7])
 def test_a_refusal_of_the_site_is_an_answer(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
@@ -464,6 +465,7 @@ def test_a_full_disk_here_after_the_submission_is_a_warning(
     assert said[-1].startswith("warning: not recorded, so the next deploy may do the same again: cannot write")
 
 
+@pytest.mark.thorough
 def test_a_full_disk_here_is_a_warning_wherever_something_is_recorded(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -493,6 +495,7 @@ def test_a_chain_of_jobs_that_ends_or_goes_round_is_not_active(deploy: Deploy) -
     assert deploy._active("x-1") is None
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("answer", "ended"),
     [
@@ -562,6 +565,7 @@ def test_another_bundle_than_the_packed_one_is_not_submitted(
         deploy._push(PackedBundle(path, "sha256:11"))
 
 
+@pytest.mark.thorough
 def test_a_damaged_bundle_is_packed_anew(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def damaged(*_: object) -> Any:
         raise DamagedBundle("the frame at byte 9 does not match its digest")
@@ -623,6 +627,7 @@ def test_a_refused_definition_waits_for_no_login(
     assert logins == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("hangs", ["*-N*", "*login1*", "*-O*", "*-G*"])
 def test_an_error_ends_a_login_that_has_begun(
     far: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hangs: str
@@ -703,6 +708,7 @@ def test_the_check_shows_what_the_pack_found(
     assert [each if refused else each.checked for each in found] == [found[0] if refused else carried.checked] * 2
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("edited", [False, True])
 def test_an_edit_during_a_pack_lets_the_next_deploy_pack_again(
     deploy: Deploy, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, edited: bool

@@ -24,11 +24,13 @@ def contents(tmp_path: Path) -> Contents:
     return Contents("x", "1", None, app=app, data={"digits": data}, carried=carried, identity=lambda: "image 1")
 
 
+@pytest.mark.thorough
 def test_the_same_inputs_have_the_same_digest(contents: Contents) -> None:
     profile = load("lab")
     assert inputs_of(contents, None, [profile], []) == inputs_of(contents, None, [load("lab")], [])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("place", ["app/file", "data/file", "a.whl", "app/new", "data/new"])
 def test_each_changed_file_changes_the_inputs(contents: Contents, tmp_path: Path, place: str) -> None:
     profile = load("lab")
@@ -37,6 +39,7 @@ def test_each_changed_file_changes_the_inputs(contents: Contents, tmp_path: Path
     assert inputs_of(contents, None, [profile], []) != before
 
 
+@pytest.mark.thorough
 def test_mode_image_profile_and_options_change_the_inputs(contents: Contents, tmp_path: Path) -> None:
     profile = load("lab")
     archive = tmp_path / "base.tar"

@@ -34,6 +34,7 @@ def definition(tmp_path: Path, own_folders: None) -> Path:
     return folder
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("form", ["small", "small/bundle.yaml"])
 def test_check_takes_a_definition(
     form: str, definition: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -51,6 +52,7 @@ def test_check_takes_a_definition(
     assert main(["check", form, "--site", "lab", "--accept", "pins.image"]) == 3  # a code of lint
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("site", "following"), [([], "check {} --site SITE"), (["--site", "lab"], "deploy {} lab")])
 def test_rehearse_takes_a_definition(
     site: list[str],

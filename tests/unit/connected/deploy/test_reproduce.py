@@ -16,6 +16,7 @@ def packed(tmp_path: Path) -> tuple[Path, Path]:
     return folder, bundle
 
 
+@pytest.mark.thorough
 def test_the_same_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder, bundle = packed(tmp_path)
     before = sorted(tmp_path.rglob("*"))
@@ -29,6 +30,7 @@ def test_the_same_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert record["files"] == record["packages"] == record["settings"] == []
 
 
+@pytest.mark.thorough
 def test_each_file_that_differs_has_a_reason(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -64,6 +64,7 @@ def test_only_the_tail_changes_and_the_digest_does_not(bundle: Path, key: Path, 
     assert bundle.read_bytes() == after  # ed25519 says the same again
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", [("ecdsa", "256"), ("ecdsa", "521"), ("rsa", "2048")], ids=" ".join)
 def test_keys_of_other_kinds(bundle: Path, tmp_path: Path, kind: tuple[str, str]) -> None:
     path = make_key(tmp_path, "other", "-t", kind[0], "-b", kind[1], "-N", "")
@@ -72,6 +73,7 @@ def test_keys_of_other_kinds(bundle: Path, tmp_path: Path, kind: tuple[str, str]
     assert len(signing.sign(bundle, path).keys) == 1  # replaced, although ecdsa never says the same twice
 
 
+@pytest.mark.thorough
 def test_several_signatures(bundle: Path, key: Path, tmp_path: Path) -> None:
     signing.sign(bundle, key)
     second = make_key(tmp_path, "second")
@@ -103,6 +105,7 @@ def test_a_key_that_an_agent_holds(bundle: Path, key: Path) -> None:
     assert signing.sign(bundle, key.with_suffix(".pub")).keys == [check(bundle).trust.keys[0].fingerprint]
 
 
+@pytest.mark.thorough
 def test_what_cannot_be_signed(bundle: Path, key: Path, tmp_path: Path) -> None:
     before = bundle.read_bytes()
     with pytest.raises(UsageError, match="there is no key"):
@@ -138,6 +141,7 @@ class PowerCut(BaseException):
     pass
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("written", [0, 512, 700, 5000, sealed_file.TAIL])
 def test_a_sign_that_was_cut_off_is_finished_by_the_next(
     bundle: Path, key: Path, monkeypatch: pytest.MonkeyPatch, written: int
@@ -187,6 +191,7 @@ def test_killed_while_it_signs(bundle: Path, key: Path, tmp_path: Path) -> None:
     assert bundle.read_bytes() == before
 
 
+@pytest.mark.thorough
 def test_the_command_line(bundle: Path, key: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:  # type: ignore[no-untyped-def]
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     assert main.main(["sign", str(bundle), "--key", str(key)]) == 0
@@ -285,6 +290,7 @@ def test_the_documented_policy_is_one(tmp_path: Path) -> None:
     assert len(found.allowed) == 2
 
 
+@pytest.mark.thorough
 def test_a_plan_is_signed_in_its_file_and_each_key_once(
     tmp_path: Path, key: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -240,6 +240,7 @@ def test_mmdebstrap_gets_no_mirror_and_proxies_only_for_its_own_time() -> None:
     assert '--customize-hook=rm "$1"/etc/apt/apt.conf.d/99deployer' in argv
 
 
+@pytest.mark.thorough
 def test_the_processor_of_a_base_is_the_definitions_and_never_this_machines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

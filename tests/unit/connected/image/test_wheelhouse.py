@@ -125,6 +125,7 @@ def unfetched(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wheelhouse.wheels, "added", lambda *_: ())
 
 
+@pytest.mark.thorough
 def test_from_requirements_to_wheels_at_hand(build: Build, definition: Definition) -> None:
     assert build() == ["demo-1.1-py3-none-any.whl", "helper-2.0-py3-none-any.whl"]
     assert build.said[0].startswith("wheels: resolve requirements.txt for Python 3.11 on Linux x86_64 with glibc 2.36")
@@ -141,6 +142,7 @@ def test_from_requirements_to_wheels_at_hand(build: Build, definition: Definitio
     assert build.lock.read_text() == text
 
 
+@pytest.mark.thorough
 def test_a_wheel_of_the_cache_with_other_content(build: Build, definition: Definition) -> None:
     build("helper\n")
     (kept,) = wheelhouse.ready(definition)
@@ -168,11 +170,13 @@ def test_pip_fetches_by_digest(definition: Definition, sources: Indexes) -> None
     assert not list(wheelhouse.folder().glob("0*"))
 
 
+@pytest.mark.thorough
 def test_two_wheels_with_the_same_file_are_found_here(build: Build) -> None:
     with pytest.raises(UsageError, match=r"both contain lib/demo/__init__\.py"):
         build("demo==1.0\nsame\n")
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("unfetched")
 def test_a_change_of_one_requirement_moves_no_other_pin(build: Build) -> None:
     build("demo==1.0\nhelper<2\n")
@@ -216,6 +220,7 @@ def test_the_target_is_the_images_python_not_this_one(build: Build) -> None:
     assert "native-1.0-cp310-cp310" in build.lock.read_text()
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("unfetched")
 def test_what_the_image_has_is_not_in_the_wheelhouse_again(build: Build) -> None:
     image = TARGET._replace(packages={"helper": "1.5+local", "unrelated": "3"})
@@ -232,6 +237,7 @@ def test_what_the_image_has_is_not_in_the_wheelhouse_again(build: Build) -> None
     assert "the image has its own helper 2.0" in caught.value.hint
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("unfetched")
 @pytest.mark.parametrize(
     ("asked", "reason", "hint"),

@@ -18,6 +18,7 @@ def reader(path: Path) -> ReadAt:
     return lambda offset, size: data[offset : offset + size]
 
 
+@pytest.mark.thorough
 def test_the_same_as_another_reader() -> None:
     libraries = [path for path in sorted(Path("/lib/x86_64-linux-gnu").glob("*.so.*")) if path.stat().st_size < 1 << 20]
     for path in random.Random(1).sample(libraries, min(30, len(libraries))):

@@ -48,6 +48,7 @@ def indexed(bundle: Path, cache: Path | None = None) -> indexes.Index:
         return indexes.of_image(begin(stream, str(bundle)), cache)
 
 
+@pytest.mark.thorough
 def test_the_index_of_a_bundle_links_as_the_files_themselves(rootfs: Path, bundle: Path) -> None:
     program = os.path.realpath(sys.executable)
     found = []
@@ -72,6 +73,7 @@ def test_links_and_broken_files(bundle: Path) -> None:
     assert found.entries["/usr/hard"] == found.entries[os.path.realpath(sys.executable)]
 
 
+@pytest.mark.thorough
 def test_the_index_is_kept_and_a_damaged_one_made_anew(bundle: Path, tmp_path: Path) -> None:
     first = indexed(bundle, tmp_path)
     (kept,) = tmp_path.iterdir()
@@ -83,6 +85,7 @@ def test_the_index_is_kept_and_a_damaged_one_made_anew(bundle: Path, tmp_path: P
         assert indexed(bundle, tmp_path).entries == first.entries
 
 
+@pytest.mark.thorough
 def test_the_code_of_files_is_decoded_once(bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with opened(str(bundle)) as stream:
         found = indexes.of_image(begin(stream, str(bundle)), tmp_path)
@@ -97,6 +100,7 @@ def test_the_code_of_files_is_decoded_once(bundle: Path, tmp_path: Path, monkeyp
         assert list(again.code.of(libc).used) == list(code.used)
 
 
+@pytest.mark.thorough
 def test_a_wheel_is_indexed_as_it_will_be_unpacked(rootfs: Path, tmp_path: Path) -> None:
     libraries = [each for each in rootfs.rglob("*.so*") if not each.is_symlink() and each.stat().st_size > files.CHUNK]
     library = min(libraries, key=os.path.getsize)

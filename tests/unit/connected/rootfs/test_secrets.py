@@ -97,6 +97,7 @@ SLOW_LOGINS = [
 ]  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "part"), [*(("x", part) for part in HOSTILE), *SLOW_LOGINS])
 def test_a_file_made_to_be_slow_is_not(name: str, part: bytes) -> None:
     content = part * (MAX_SIZE // 8 // len(part))

@@ -139,6 +139,7 @@ def test_what_is_no_archive(data: bytes) -> None:
         opened(data)
 
 
+@pytest.mark.thorough
 def test_a_large_file_is_read_whole() -> None:
     content = os.urandom(9 * 1024 * 1024)
     assert content in [stream.read() for _, stream, _ in opened(wheel({"demo/large": content})).get_contents()]

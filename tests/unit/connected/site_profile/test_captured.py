@@ -77,6 +77,7 @@ def decided(profile: Path) -> Path:
     return path
 
 
+@pytest.mark.thorough
 def test_the_plan_has_the_identity_of_each_library_that_jobs_get_with_the_mpi(site: Path, tmp_path: Path) -> None:
     compile_library(site, 1, "libopen-pal.so.80", "--build-id")
     compile_library(site, 2, "libfabric.so.1", "--build-id=none")
@@ -96,6 +97,7 @@ def test_the_plan_has_the_identity_of_each_library_that_jobs_get_with_the_mpi(si
     assert (unknown.identity, unknown.libraries) == (mpi.identity, {})
 
 
+@pytest.mark.thorough
 def test_a_capture_is_a_profile_and_a_few_lines_over_it_make_a_plan(site: Path, tmp_path: Path) -> None:
     path = tmp_path / "phoenix-captured.json"
     capture(CaptureRequest(mpi=[str(site)]), SCHEDULERS.values()).write(str(path))
@@ -115,6 +117,7 @@ def test_a_capture_is_a_profile_and_a_few_lines_over_it_make_a_plan(site: Path, 
     assert "MPI_Init" in whole.site_files().files[plan.mpi.library].exports
 
 
+@pytest.mark.thorough
 def test_what_changed_since_is_told(site: Path, tmp_path: Path) -> None:
     seen = []
     for number in (0, 1):

@@ -63,6 +63,7 @@ def short() -> Iterator[Path]:
         yield Path(folder)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", CURATED)
 def test_each_makes_a_plan_and_a_script(name: str, short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for variable, value in VARIABLES.items():
@@ -128,6 +129,7 @@ def test_what_only_a_capture_can_tell_is_listed(capsys: pytest.CaptureFixture[st
     assert "`push` to ifca needs one more fact; plans can be made" in shown
 
 
+@pytest.mark.thorough
 def test_the_list_shows_what_a_profile_describes(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["profile", "list"]) == 0
     shown = " ".join(capsys.readouterr().out.split())

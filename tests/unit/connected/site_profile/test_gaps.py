@@ -88,6 +88,7 @@ def test_what_no_line_would_mend_is_said(tmp_path: Path, capsys: pytest.CaptureF
     assert "extends:" not in shown
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", search.names(skip_own=True))
 def test_of_each_curated_profile(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["profile", "validate", name, "--json"]) == 0

@@ -65,6 +65,7 @@ def test_the_host_is_the_one_that_the_user_named_and_the_first_signer_is_pinned(
     assert (again.first, str(again.profile.source.date)) == (False, "2026-11-11")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("found", "error", "said"),
     [
@@ -105,6 +106,7 @@ def test_a_signature_of_a_bundle_is_none_and_nothing_invalid_is_pinned() -> None
         assert published.sites() == []
 
 
+@pytest.mark.thorough
 def test_equal_bytes_are_known_only_of_the_same_host_and_a_pinned_signer() -> None:
     found = publication()
     published.keep(found)

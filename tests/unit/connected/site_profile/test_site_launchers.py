@@ -98,6 +98,7 @@ class Case:
         return path.read_text() if path.exists() else ""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("launcher", sorted(SITES))
 def test_a_job_starts_its_ranks(launcher: str, tmp_path: Path) -> None:
     case = Case(tmp_path, launcher, SAYS)

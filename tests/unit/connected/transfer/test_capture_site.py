@@ -73,6 +73,7 @@ def test_a_damaged_earlier_capture_is_a_note(request_: SiteRequest) -> None:
     assert capture_site._before(request_) == (None, [])
 
 
+@pytest.mark.thorough
 def test_a_python_that_is_too_old_or_does_not_start_is_passed_over(far: Path, request_: SiteRequest) -> None:
     programs = far.parent / "bin"
     for name in ("python3", "python3.6"):

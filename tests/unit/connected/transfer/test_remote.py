@@ -224,6 +224,7 @@ def test_a_full_disk_for_the_site_half(far: Path, tmp_path: Path, monkeypatch: p
 RELEASED = "import sys\nprint('{}' if sys.argv[1:] == ['--version'] else 'noise')\n"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("there", "stays"),
     [
@@ -253,6 +254,7 @@ def test_a_newer_site_half_stays_with_a_warning(
     assert list((far / "deployer" / "incoming").iterdir()) == []
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can make files of others: run it as root")
 @pytest.mark.parametrize(
     ("folder", "mode", "file", "runs"),
@@ -282,6 +284,7 @@ def test_a_site_half_of_others_is_not_run_where_anybody_can_put_one(
     assert (tool.read_text() != "ours") is runs
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can make files of others: run it as root")
 @pytest.mark.parametrize(
     ("folder", "mode", "file", "used"),
@@ -365,6 +368,7 @@ def test_a_connection_that_nobody_needs_sends_no_site_half(far: Path) -> None:
             remote._put(b"ours")
 
 
+@pytest.mark.thorough
 def test_a_site_half_that_arrives_incomplete_does_not_replace_the_one_there(
     far: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -405,6 +409,7 @@ def test_a_site_without_python(far: Path) -> None:
     assert "login.python of the site profile" in caught.value.hint
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("watched", "answers", "told"), [(True, True, "1 1"), (True, False, "1 None"), (False, True, "None None")]
 )
@@ -427,6 +432,7 @@ def test_the_far_end_is_told_that_somebody_looks_on_and_can_answer(
     assert f"told {told}\n" in capfd.readouterr().out
 
 
+@pytest.mark.thorough
 def test_doctor_looks_for_what_a_job_would_find(
     far: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -478,6 +484,7 @@ def _with_tool(remote: Remote, far: Path) -> None:
     remote.python, remote.workspace = sys.executable, str(far)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("words", "sent"),
     [
@@ -546,6 +553,7 @@ def test_a_line_that_breaks_while_a_job_is_submitted_leaves_one_job(
     assert len(jobs()) == (3 if place == "after" else 2)  # that was the answer
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("active", [True, False])
 def test_a_reported_job_is_followed_only_while_it_is_active(
     far: Path, monkeypatch: pytest.MonkeyPatch, active: bool
@@ -562,6 +570,7 @@ def test_a_reported_job_is_followed_only_while_it_is_active(
     assert len((far / "jobs").read_text().split()) == (1 if active else 2)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("code", "kept"), [(2, False), (3, False), (7, False), (1, True)])
 def test_a_refusal_of_the_site_is_an_answer(
     far: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], code: int, kept: bool
@@ -572,6 +581,7 @@ def test_a_refusal_of_the_site_is_an_answer(
     assert bool(list((far.parent / "state" / "deployer" / "submissions").iterdir())) is kept
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("words", [["--dry-run"], []])
 def test_only_a_recorded_submission_is_found_by_the_same_command(
     far: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], words: list[str]
@@ -711,6 +721,7 @@ def test_a_workspace_with_variables_is_where_the_login_shell_says(far: Path) -> 
     assert (far / "scratch" / "ab12" / "deployer" / "deployer.pyz").is_file()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("line", "message"),
     [
@@ -778,6 +789,7 @@ def noisy(far: Path, noise: str) -> None:
     ssh.write_text(ssh.read_text().replace('HOME="$FAKE/home" exec', f'{noise}\n     HOME="$FAKE/home" exec'))
 
 
+@pytest.mark.thorough
 def test_what_a_login_shell_prints_without_a_line_end_hides_no_answer(
     far: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -69,6 +69,7 @@ def test_each_offline_run_of_wandb_is_synced(programs: Path, tmp_path: Path, mon
     assert (tmp_path / "calls").read_text().splitlines() == calls
 
 
+@pytest.mark.thorough
 def test_runs_of_mlflow_are_sent_once(programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mlflow.py").write_text(_MLFLOW)
     running.program(programs, "mlflow", "")

@@ -158,6 +158,7 @@ def literal(node):
     return type(node).__name__ in ("Str", "Constant")
 
 
+@pytest.mark.thorough
 def test_only_literals_of_ours_are_code():
     """Every call in the package that makes code, or a variable, is given a literal; nobody else makes Code."""
     calls = []

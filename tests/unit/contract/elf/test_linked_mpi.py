@@ -81,6 +81,7 @@ def test_facts_are_kept(compiled):
     assert again == found
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("cut", [0, 40, 64, 100, 5000])
 def test_a_file_that_is_cut_off_shows_nothing(compiled, cut):
     whole = compiled(LIBRARY + MAIN % "")(0, 1 << 24)

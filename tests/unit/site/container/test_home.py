@@ -135,6 +135,7 @@ def test_a_folder_of_another_user_with_a_name_of_ours_is_left_alone(place, tmp_p
     assert kept.is_dir()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("own", [True, False])
 def test_the_home_of_a_process_goes_with_it_however_it_ends(place, own):
     """``own``: by a signal that cannot be caught; else by its own exit, as another program."""

@@ -80,6 +80,7 @@ def test_the_largest_folders_become_links_where_the_files_are_too_many(image, mo
         links.resolve(image, [], {"x": "data/many"})
 
 
+@pytest.mark.thorough
 def test_folders_within_folders_are_read_without_recursion_and_counted(image, monkeypatch):
     made = [os.path.join(image.app, "deep")]
     for _ in range(1100):

@@ -206,6 +206,7 @@ def test_what_check_said_of_the_image_is_not_said_of_the_host(store):
     assert (result.launch(folder).checked, run.warnings(folder)) == (None, [])
 
 
+@pytest.mark.thorough
 def test_exec_becomes_the_host_s_program(store):
     words = ["exec", "hello", "--root", store.root, "--runtime", "native", "--"]
     ask = "import json, os, sys; print(json.dumps([sys.argv[1], os.getcwd(), dict(os.environ)]))"

@@ -148,6 +148,7 @@ def test_podman_copies_what_is_a_terminal(start, terminals, driver):
     assert ("--tty" in words) == (len(terminals) == 3)
 
 
+@pytest.mark.thorough
 def test_a_launcher_that_waits_for_its_descriptor_s_end_before_podman_s_is_not_kept_waiting(start, tmp_path):
     """As Hydra does."""
     ours, theirs = socket.socketpair()

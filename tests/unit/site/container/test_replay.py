@@ -186,6 +186,7 @@ def few(monkeypatch):
     monkeypatch.setattr(replay_proxy._Exchange, "timeout", 1.0)
 
 
+@pytest.mark.thorough
 def test_slow_and_many_connections_end_and_leave_room_for_others(few, port, folder):
     with contextlib.ExitStack() as end:
         for _ in range(40):
@@ -250,6 +251,7 @@ def ranked(tmp_path, folder, *command, **variables):
     return subprocess.run(words, env=environment, timeout=50, check=False, start_new_session=True, **pipes)
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not (shutil.which("curl") and shutil.which("wget")), reason="needs curl and wget")
 def test_programs_below_a_rank_read_what_was_recorded(tmp_path, folder):
     urls = f"https://{HOST}/a.csv?v=1", f"http://{PLAIN}/b.txt"
@@ -269,11 +271,13 @@ def test_a_job_with_a_proxy_keeps_it_and_a_missing_record_is_named(tmp_path, fol
         assert done.stderr.count("deployer: the job runs without the answers that fetch recorded: ") == 1
 
 
+@pytest.mark.thorough
 def test_the_proxy_answers_while_a_launcher_ends_the_rank(tmp_path, folder):
     done = ranked(tmp_path, folder, "sh", "-c", "trap 'curl -fsS http://%s/b.txt; exit' TERM; kill 0" % PLAIN)
     assert (done.returncode, done.stdout) == (0, "plain"), done.stderr
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("how", ["exit 3", "kill -KILL $$", "kill -KILL $PPID"])
 def test_the_proxy_ends_with_the_rank(tmp_path, folder, how):
     done = ranked(tmp_path, folder, "sh", "-c", "echo $https_proxy; curl -sS $https_proxy/ >/dev/null; " + how)

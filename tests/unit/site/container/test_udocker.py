@@ -209,6 +209,7 @@ def test_what_proot_obeys_comes_from_a_plan_alone(image):
     }
 
 
+@pytest.mark.thorough
 def test_nothing_is_made_in_the_current_folder(image, tmp_path):
     folder = tmp_path / "here"
     folder.mkdir()
@@ -221,6 +222,7 @@ def test_words_reach_the_command_as_they_are(image):
     assert (code, out) == (0, "a b||--volume=/x:/y|$HOME\n|")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("script", "expected"), [("exit 7", 7), ("kill -9 $$", 137)])
 def test_exit_code(image, script, expected):
     assert ended(start(image, "sh", "-c", script))[0] == expected

@@ -231,6 +231,7 @@ def accepted(listener, key):
     return found
 
 
+@pytest.mark.thorough
 def test_a_daemon_may_run_for_longer_than_a_message_may_take(tmp_path, monkeypatch):
     monkeypatch.setattr(channel, "PATIENCE", 0.3)
     key = folder.make(str(tmp_path), "python3")
@@ -293,6 +294,7 @@ def waiting(path, starter):
             process.communicate()
 
 
+@pytest.mark.thorough
 def test_a_job_that_is_asked_to_end_before_its_nodes_register_ends_at_once(path):
     with waiting(path, ["sleep 60 #"]) as (process, _):
         process.send_signal(signal.SIGTERM)
@@ -301,6 +303,7 @@ def test_a_job_that_is_asked_to_end_before_its_nodes_register_ends_at_once(path)
     assert "asked to end before all nodes registered" in err
 
 
+@pytest.mark.thorough
 def test_many_strangers_do_not_keep_a_node_out(path):
     """They connect first and say nothing."""
     with waiting(path, ["sleep 60 #"]) as (_, port), contextlib.ExitStack() as stack:
@@ -313,6 +316,7 @@ def test_many_strangers_do_not_keep_a_node_out(path):
         found.close()
 
 
+@pytest.mark.thorough
 def test_the_hub_may_have_all_files_that_the_system_allows_and_what_it_starts_has_not(path, tmp_path):
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     show = tmp_path / "limit"
@@ -326,6 +330,7 @@ def test_the_hub_may_have_all_files_that_the_system_allows_and_what_it_starts_ha
     assert show.read_text().strip() == str(soft)
 
 
+@pytest.mark.thorough
 def test_what_the_agent_ignores_the_launcher_ignores_too(path, monkeypatch):
     """Grid Engine sends SIGUSR2 to all processes of the first node, and the launcher must not end of it."""
     monkeypatch.setattr(sys.modules[__name__], "LAUNCHER", "kill -USR2 $$; echo lives; exit 5")
@@ -333,6 +338,7 @@ def test_what_the_agent_ignores_the_launcher_ignores_too(path, monkeypatch):
     assert (code, out) == (5, "lives\n")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("message", [{"node": "x"}, {"node": None}, {"ask": 1}, {"ended": 1e999}, {"ended": []}])
 def test_a_malformed_message_of_a_rank_ends_its_connection_and_not_the_hub(path, message):
     with waiting(path, ["sleep 60 #"]) as (process, port):

@@ -71,6 +71,7 @@ def line(items, call, left=1):
     return Line(as_stream(items).getvalue(), len(as_stream(items[:-left]).getvalue()) - len(delta.END), call)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("processes", [0, 2])
 def test_what_has_arrived_is_unpacked_before_the_last_part_arrives(store, monkeypatch, processes):
     monkeypatch.setattr(workers, "suitable", lambda size: processes)
@@ -120,6 +121,7 @@ def test_content_that_occurs_twice_is_sent_once(store):
     assert cost < len(data) - 14_000
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("share", [0.3, 0.7, 0.95, 0.9999])
 def test_a_line_that_is_cut_in_the_middle_of_the_install(store, share):
     data = bundles.build(extra=MORE)
@@ -138,6 +140,7 @@ def test_a_line_that_is_cut_in_the_middle_of_the_install(store, share):
     assert files_of(store.incoming) == []
 
 
+@pytest.mark.thorough
 def test_each_push_that_is_cut_goes_on_from_the_last_and_leaves_one_beginning(store):
     data = bundles.build(extra=MORE)
     digest = shipment(data)[0]
@@ -153,6 +156,7 @@ def test_each_push_that_is_cut_goes_on_from_the_last_and_leaves_one_beginning(st
     assert content(push(store, data)[0].bundle) == data
 
 
+@pytest.mark.thorough
 def test_a_push_that_still_works_keeps_its_beginning(store):
     data = bundles.build(extra=MORE)
     digest, items = shipment(data)
@@ -188,6 +192,7 @@ def test_damage_on_the_way_is_named_and_sent_again(store):
     assert cost < len(data) / 2
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("little", [0, 2])
 @pytest.mark.parametrize("whole", [True, False])
 def test_the_push_after_a_damaged_stream_works(store, monkeypatch, little, whole):
@@ -232,6 +237,7 @@ def test_a_policy_refuses_before_the_rest_arrives(store):
     assert nothing_is_installed(store)
 
 
+@pytest.mark.thorough
 def test_what_does_not_belong_to_the_bundle_is_refused(store):
     data = bundles.build(extra=MORE)
     digest, items = shipment(data)
@@ -380,6 +386,7 @@ def test_a_beginning_that_another_push_still_writes_is_not_removed(store):
     assert not read()
 
 
+@pytest.mark.thorough
 def test_without_locks_a_beginning_is_removed_when_nobody_has_written_it_for_a_while(store, monkeypatch):
     def no_locks(*_):
         raise OSError(errno.ENOSYS, "Function not implemented")

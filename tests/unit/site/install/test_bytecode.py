@@ -31,6 +31,7 @@ def compiled(folder, image, jobs):
     bytecode.compile_overlays(folder, image, jobs, folder + "/rootfs", folder + "/engine")
 
 
+@pytest.mark.thorough
 def test_each_overlay_is_compiled_by_the_images_own_python(folder, calls):
     compiled(folder, running.IMAGE, 3)
     wheels, variant = (call.splitlines() for call in calls())

@@ -98,6 +98,7 @@ def install(folder, data, store):
     return installing.install(str(path), store).image
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("extra", [[], KIT], ids=["", "kit"])
 def test_bundles_for_several_sites_share_their_layer(tmp_path, extra):
     store = Store(str(tmp_path / "root"))

@@ -138,6 +138,7 @@ def test_options_are_those_that_it_knows(folder):
     assert "-all-time" in old
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("body", "error", "said"),
     [
@@ -250,6 +251,7 @@ def squash_on(folder):
     return squash_on
 
 
+@pytest.mark.thorough
 @pytest.mark.needs("user-namespaces")
 def test_a_kit_s_tool_on_a_file_system_that_is_mounted_noexec(folder, squash_on):
     installed(folder, stand_in(folder))
@@ -259,6 +261,7 @@ def test_a_kit_s_tool_on_a_file_system_that_is_mounted_noexec(folder, squash_on)
     assert "image.sqfs" not in done.stdout
 
 
+@pytest.mark.thorough
 @real
 @pytest.mark.needs("user-namespaces")
 def test_a_disk_that_gets_full_meanwhile(folder, squash_on):

@@ -80,6 +80,7 @@ def submit(kind, path):
     return SCHEDULERS[kind].parse_submit(*jobs.ask(SCHEDULERS[kind].submit(path)))
 
 
+@pytest.mark.thorough
 def test_a_job_is_taken_watched_and_cancelled(kind, tmp_path):
     scheduler = SCHEDULERS[kind]
     number = submit(kind, script(kind, tmp_path))
@@ -94,6 +95,7 @@ def test_a_job_is_taken_watched_and_cancelled(kind, tmp_path):
     scheduler.parse_cancel(*jobs.ask(scheduler.cancel(number)))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["pbs"], indirect=True)
 def test_a_pbs_server_without_history_forgets_jobs_that_have_ended(kind, tmp_path):
     (tmp_path / "no-history").touch()
@@ -104,12 +106,14 @@ def test_a_pbs_server_without_history_forgets_jobs_that_have_ended(kind, tmp_pat
     assert list(jobs.states([(first, kind), (second, kind)])) == [second]
 
 
+@pytest.mark.thorough
 def test_a_job_that_is_not_there(kind):
     missing = {"pbs": "77.pbs01", "lsf": "77"}[kind]
     assert jobs.state(missing, kind) is None
     SCHEDULERS[kind].parse_cancel(*jobs.ask(SCHEDULERS[kind].cancel(missing)))
 
 
+@pytest.mark.thorough
 def test_a_queue_and_one_that_is_not_there(kind):
     scheduler = SCHEDULERS[kind]
     found = scheduler.parse_queue(*jobs.ask(scheduler.queue(QUEUES[kind])))
@@ -117,6 +121,7 @@ def test_a_queue_and_one_that_is_not_there(kind):
     assert scheduler.parse_queue(*jobs.ask(scheduler.queue("nope"))) is None
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("values", "said"),
     [
@@ -149,6 +154,7 @@ def test_lsf_with_launch_nodes_reads_a_file_and_gives_whole_nodes(kind, tmp_path
     assert submit(kind, path)
 
 
+@pytest.mark.thorough
 def test_a_job_with_gpus_and_one_that_follows(kind, tmp_path):
     first = submit(kind, script(kind, tmp_path, gpus=GpuRequest("ngpus", 4, "v100" if kind == "lsf" else None)))
     second = SCHEDULERS[kind].submit(script(kind, tmp_path), first)

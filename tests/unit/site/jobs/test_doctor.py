@@ -167,6 +167,7 @@ def test_a_container_that_does_not_start(healthy):
     broken(healthy.doctor(), "image", 4, "does not start: error: cannot bind")
 
 
+@pytest.mark.thorough
 def test_a_scheduler_that_is_silent_a_partition_that_is_down(healthy):
     error = "slurm_load_partitions: Unable to contact slurm controller (connect failure)"
     made.program(healthy.programs, "sinfo", f"echo '{error}' >&2; exit 1")
@@ -179,6 +180,7 @@ def test_a_scheduler_that_is_silent_a_partition_that_is_down(healthy):
     broken(healthy.doctor(), "scheduler", 3, "no partition batch")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("code", "rung", "exit_code"),
     [

@@ -334,6 +334,7 @@ def test_what_a_killed_removal_left_is_no_job(store, folders, words):
     assert result.launch(folders["lost"]).job == "lost"
 
 
+@pytest.mark.thorough
 def test_what_login_files_print_is_not_the_batch_systems_answer(tmp_path, monkeypatch):
     """Over ssh, perhaps only a login shell has the batch system's commands in its PATH."""
     running.program(tmp_path, "qlogin", 'echo "12 $1"\nexit 3')
@@ -343,6 +344,7 @@ def test_what_login_files_print_is_not_the_batch_systems_answer(tmp_path, monkey
     assert jobs.ask(["sh", "-c", 'exec qlogin "$@"', "sh", "a  b"])[:2] == (3, "12 a  b\n")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("line", ["qlogin() { echo 12; }", "shopt -s expand_aliases; alias qlogin='echo 12'"])
 def test_a_function_or_alias_of_login_files_is_not_a_program(tmp_path, monkeypatch, line):
     (tmp_path / ".bash_profile").write_text(line + "\n")
@@ -351,6 +353,7 @@ def test_a_function_or_alias_of_login_files_is_not_a_program(tmp_path, monkeypat
         jobs.ask(["qlogin"], submits="qlogin")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("place", ["path", "login shell"])
 @pytest.mark.parametrize("kind", ["slurm", "lsf"])
 def test_a_submission_is_never_repeated(tmp_path, monkeypatch, place, kind):

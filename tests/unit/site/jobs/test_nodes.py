@@ -56,6 +56,7 @@ def wait_text(folder):
     return "\n".join(error.value.lines())
 
 
+@pytest.mark.thorough
 def test_each_place_that_prints_a_finding_has_one_for_all_its_nodes(failed, tmp_path, capsys):
     folder, log = failed
     root = ["job-1", "--root", str(tmp_path)]

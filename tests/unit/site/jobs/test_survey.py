@@ -131,6 +131,7 @@ def test_a_job_that_slurm_took_without_an_answer_is_not_submitted_again(request_
     assert (tmp_path / "submitted").read_text().count("\n") == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("log", "reason"),
     [

@@ -239,6 +239,7 @@ def test_other_names_are_ignored(name):
     assert delta.read_name(name) is None
 
 
+@pytest.mark.thorough
 @needs_age
 @pytest.mark.parametrize("kind", ["ed25519", "rsa"])
 def test_encrypted_media(tmp_path, store, data, key, kind):
@@ -251,6 +252,7 @@ def test_encrypted_media(tmp_path, store, data, key, kind):
         assert stream.read() == data
 
 
+@pytest.mark.thorough
 @needs_age
 @pytest.mark.parametrize(
     ("damage", "error", "words"),

@@ -67,6 +67,7 @@ def test_who_does_not_have_the_secret_is_no_node_and_does_not_hold_others_up(tmp
     assert found == [["cn2", "cn3"]]
 
 
+@pytest.mark.thorough
 def test_a_node_of_many_waits_for_its_turn(tmp_path, first, monkeypatch):
     def answer(*given):
         time.sleep(0.6)
@@ -130,6 +131,7 @@ def test_a_stranger_that_sends_slowly_does_not_hold_others_up(tmp_path, first, m
     assert found == [["cn2", "cn3"]]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("text", [b"HTTP/1.0 400 Bad Request\r\n\r\n", bytes(200), b""])
 def test_a_stranger_at_the_port_is_not_believed(tmp_path, text, monkeypatch):
     monkeypatch.setattr(meeting, "_EXCHANGE", 0.3)

@@ -224,6 +224,7 @@ def read(out):
     return evidence.read(evidence.ProbeRecord, recorded(out, "probe-1.json").encode(), "it")
 
 
+@pytest.mark.thorough
 def test_a_rank_tells_library_world_provider_and_cpus(tmp_path, stand_in):
     assert run_rank(tmp_path, stand_in, OMP_NUM_THREADS="2") == 0
     record = read(tmp_path)
@@ -259,6 +260,7 @@ def test_a_sum_that_is_wrong_is_told(tmp_path, stand_in):
     assert read(tmp_path).measures.allreduce.wrong == "the sum over 4 ranks is 1, not 6"
 
 
+@pytest.mark.thorough
 def test_the_limit_of_locked_memory_is_the_process_s_own(tmp_path, stand_in):
     code = "import resource; resource.setrlimit(resource.RLIMIT_MEMLOCK, (65536, 65536)); "
     assert run_rank(tmp_path, stand_in, code=code) == 0

@@ -48,6 +48,7 @@ def record(out):
     return json.loads(recorded(out, "payload-5.json"))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("code", [0, 1, 7, 255])
 def test_exit_codes_are_the_payload_s(tmp_path, code):
     assert finish(start(tmp_path, "sh", "-c", "exit %d" % code))[0] == code
@@ -79,6 +80,7 @@ def test_sigterm_to_the_rank_alone_reaches_the_payload_if_the_launcher_may_do_so
     assert (code, out) == (5, "saved\n")
 
 
+@pytest.mark.thorough
 def test_a_launcher_that_passes_on_sigusr2_lets_the_payload_decide(tmp_path):
     """The payload's own SIGUSR2, which the launcher sends to the whole group, does nothing, however often it comes."""
     script = 'trap "echo saved; sleep 0.5; exit 5" TERM; echo ready; while :; do sleep 0.1; done'
@@ -179,6 +181,7 @@ def file_of_mpi(folder):
     return str(folder / "libmpi.so.12")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("words", "expected"), [(["env"], []), (["env", "-u", "PMI_FD"], ["PMI_FD"])])
 def test_variables_of_the_launcher_that_a_program_with_mpi_lacks(tmp_path, words, expected):
     command = [*words, sys.executable, "-c", MAPS, file_of_mpi(tmp_path)]
@@ -254,6 +257,7 @@ def test_it_is_called_by_the_script_alone(words, capsys):
     assert "job.sh" in capsys.readouterr().err
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("number", [signal.SIGTERM, None])
 def test_after_a_request_to_end_the_home_is_removed_on_each_node(tmp_path, number):
     """Not before all payloads have ended: each may save its state there. Without a request, job.sh does it."""

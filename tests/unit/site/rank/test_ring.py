@@ -97,6 +97,7 @@ def test_a_very_slow_connection_ends_in_time_with_a_smaller_message():
     assert 0.5e5 < link["bytes_per_second"] < 1.1e5
 
 
+@pytest.mark.thorough
 def test_a_short_disturbance_is_not_the_speed():
     """Two attempts of three are slow, and the latency is that of the best message."""
     large = []

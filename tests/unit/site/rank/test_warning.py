@@ -34,6 +34,7 @@ def run(tmp_path, program, ahead, *words):
     return done.returncode, json.loads(recorded(tmp_path, "payload-0.json"))["exit_code"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("words", [(), ("--abort",)])
 def test_a_payload_that_saves_is_no_failure_for_the_launcher(tmp_path, words):
     assert run(tmp_path, HANDLES % SAVED, 0, *words) == (0, SAVED)
@@ -53,6 +54,7 @@ def test_a_payload_that_does_not_handle_the_signal_is_not_ended_by_it(tmp_path):
     assert run(tmp_path, "import time; time.sleep(0.5)", 0) == (0, 0)
 
 
+@pytest.mark.thorough
 def test_before_its_time_there_is_no_signal(tmp_path):
     program = (HANDLES % SAVED).replace("+ 3", "+ 0.3")
     code, recorded = run(tmp_path, program, 60)

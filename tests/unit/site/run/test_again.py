@@ -174,6 +174,7 @@ def logs(folder):
     return sorted(path.read_text() for path in folder.parent.glob("*/output.log"))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", sorted(STARTS))
 def test_starts_at_the_same_time_share_nothing(folder, scripted, name):
     """Neither the second submission of a script nor a task of an array touches what another start has."""
@@ -198,6 +199,7 @@ def test_starts_at_the_same_time_share_nothing(folder, scripted, name):
     assert None not in {jobs.job_id(str(each)) for each in own}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", sorted(name for name in STARTS if name.endswith("-array")))
 def test_the_tasks_of_a_group_start_at_the_same_time_in_their_folders(folder, scripted, name):
     """No task takes the group's folder, and a task that is repeated continues in its own."""
@@ -257,6 +259,7 @@ def test_a_first_start_on_a_full_disk_has_a_result_and_a_later_one_leaves_that_o
     assert (folder / "result.json").exists() is has_result
 
 
+@pytest.mark.thorough
 def test_a_job_that_its_batch_system_starts_again_keeps_its_folder_and_all_that_was_there(folder, scripted):
     write, run = scripted
     opened = write("slurm")

@@ -765,6 +765,7 @@ def test_a_job_that_may_have_been_submitted_keeps_its_folder(store, programs, wo
     assert jobs.status(folder).state == "NEW"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("answer", [LOST, "exec sleep 60", "echo welcome"])
 def test_a_job_that_slurm_took_without_an_answer_is_found(store, programs, monkeypatch, capfd, answer):
     monkeypatch.setattr(jobs, "_PATIENCE", 1.0 if "sleep" in answer else 60.0)
@@ -1193,6 +1194,7 @@ def test_a_job_that_has_ended_meanwhile_is_the_answer(store, programs, capfd):
     assert len(os.listdir(store.jobs)) == 1
 
 
+@pytest.mark.thorough
 def test_the_record_of_a_repeated_run_says_so(store, programs, capfd):
     fake_slurm(programs, "RUNNING")
     words = ["run", "hello", "--json", "--root", store.root, "--token", TOKEN]
@@ -1383,6 +1385,7 @@ def test_a_chosen_home_keeps_everything_itself(keeping, tmp_path):
     assert "NUMBA_CACHE_DIR=/deployer/home/.cache/numba" in text
 
 
+@pytest.mark.thorough
 def test_a_node_restores_and_the_first_one_saves(keeping, monkeypatch, capsys):
     folder, words = run.prepare(keeping, REQUEST), [os.path.join(keeping.caches, "aa"), "own"]
     for number in ("0", "1"):

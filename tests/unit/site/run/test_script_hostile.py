@@ -283,6 +283,7 @@ def test_no_text_gets_out_of_its_place(name, tmp_path):
             rendered(case, {path}, hostile)
 
 
+@pytest.mark.thorough
 def test_what_a_word_holds_is_in_the_script():
     """The fields do reach it: the test is not empty."""
     case = CASES["srun-folder"]

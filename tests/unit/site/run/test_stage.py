@@ -548,6 +548,7 @@ def test_a_mount_that_fails_is_said_in_a_line(job, tmp_path):
     assert job.left() == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("whole", [True, False])
 def test_what_the_scheduler_sent_is_used_where_it_is_whole_and_removed(job, whole):
     sent = job.sent()
@@ -563,6 +564,7 @@ def test_what_the_scheduler_sent_is_used_where_it_is_whole_and_removed(job, whol
     assert job.left() == []
 
 
+@pytest.mark.thorough
 def test_a_squashfs_file_that_each_rank_mounts_is_only_copied(job, tmp_path):
     squashed = tmp_path / "image.sqfs"
     squashed.write_bytes(b"compressed")
@@ -602,6 +604,7 @@ def test_what_was_sent_to_a_job_that_failed_is_removed_as_well(job):
     assert job.left() == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["link", "theirs", "second name"])
 def test_what_somebody_else_put_in_the_place_of_what_was_sent_is_not_used(job, tmp_path, kind):
     sent, other = job.sent(), tmp_path / "other"

@@ -101,6 +101,7 @@ def start(place, program, **variables):
 AUDITED = pytest.mark.skipif(sys.version_info < (3, 8), reason="no audit hooks; the next test is for this Python")
 
 
+@pytest.mark.thorough
 @AUDITED
 def test_what_a_program_reaches_for(place):
     (alone, watched), found = start(place, PROGRAM)
@@ -158,6 +159,7 @@ def inner(depth):
 """
 
 
+@pytest.mark.thorough
 @AUDITED
 def test_the_programs_line_is_kept_below_many_frames_of_a_library(place):
     package = place / "lib/site-packages"
@@ -239,6 +241,7 @@ shutil.which("/no-site/which")
 """
 
 
+@pytest.mark.thorough
 @AUDITED
 def test_what_a_program_asks_for_that_is_not_there(place):
     (alone, watched), found = start(place, ASKS)
@@ -259,6 +262,7 @@ def test_an_exception_in_the_observer_is_not_seen(place):
     assert done.stdout == b"[Errno 2] No such file or directory: 'no' None\n"
 
 
+@pytest.mark.thorough
 @AUDITED
 def test_a_program_that_repeats_itself_does_not_fill_the_disk(place):
     program = "for n in range(1500):\n    try:\n        open('no%d' % (n % 1200))\n    except OSError:\n        pass\n"

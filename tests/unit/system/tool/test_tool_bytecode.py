@@ -87,6 +87,7 @@ def loader(tool):
     return tool_bytecode.Modules(tool.path, None, *found)
 
 
+@pytest.mark.thorough
 def test_the_second_start_uses_what_the_first_kept(tool):
     assert tool.start("keep") == "False first zipimporter"
     assert tool.start() == "True first Modules"
@@ -241,6 +242,7 @@ def test_bytecode_of_another_user_is_ignored_and_none_is_kept_there(tool, monkey
     assert tool.file().read_bytes() == before
 
 
+@pytest.mark.thorough
 def test_what_is_beside_the_pyz_is_never_used(tool, monkeypatch):
     """It may have come with it, on a medium or in an image, while only the .pyz was compared."""
     monkeypatch.setenv("HOME", os.path.dirname(tool.path))

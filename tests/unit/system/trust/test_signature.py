@@ -44,12 +44,14 @@ def made(request, tmp_path_factory):
     return sshsig.unarmored(Path(message + ".sig").read_text())
 
 
+@pytest.mark.thorough
 def test_what_ssh_keygen_signs_is_right(made):
     assert answers(made) == (True, True)
     assert answers(made, MESSAGE + b"x") == (False, False)
     assert signature.check(made, MESSAGE) == sshsig.read(made).key
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("hash_name", [b"sha256", b"sha512"])
 def test_what_the_library_signs_is_right(kind, hash_name):
@@ -75,12 +77,14 @@ def broken(blob, count):
         yield bytes(flipped)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_flipped_bit_is_seen_by_both(kind):
     for blob in broken(TestKey(kind).sign(MESSAGE), 8):
         assert answers(blob) == (False, False)
 
 
+@pytest.mark.thorough
 def test_a_flipped_bit_of_ssh_keygens_own_is_seen_by_both(made):
     for blob in broken(made, 8):
         assert answers(blob) == (False, False)
@@ -100,6 +104,7 @@ def ed25519_values():
     return key, [b"\0" * 64, value[:32] + b"\0" * 32, value[32:] + b"\0" * 32, b"\0" * 32 + value[32:]]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("values", [ecdsa_values, ed25519_values])
 def test_values_that_are_out_of_range(values):
     key, wrong = values()

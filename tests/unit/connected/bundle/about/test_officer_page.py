@@ -82,6 +82,7 @@ def write(
     return str(bundles.write(path, pieces, extra, jobs=[job]))
 
 
+@pytest.mark.thorough
 def test_the_page_shows_what_an_officer_asks_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     old, new = write(tmp_path / "a.tar", b"1"), write(tmp_path / "b.tar", b'x = "http://data.example/d"')
     page = tmp_path / "page.html"
@@ -118,6 +119,7 @@ def test_the_page_shows_what_an_officer_asks_for(tmp_path: Path, capsys: pytest.
     ]
 
 
+@pytest.mark.thorough
 def test_the_page_lists_pickles_of_the_app_and_the_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     definition = tmp_path / "d"
     (definition / "set").mkdir(parents=True)
@@ -135,6 +137,7 @@ def test_the_page_lists_pickles_of_the_app_and_the_data(tmp_path: Path, capsys: 
     assert "".join(listed.split()) == "deployer/data/set/<b>.pkldeployer/data/set/weights"
 
 
+@pytest.mark.thorough
 def test_a_bundle_of_data_has_no_image_and_its_data_were_not_searched(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -161,6 +164,7 @@ def test_a_bundle_of_data_has_no_image_and_its_data_were_not_searched(
     assert f"data set: 1 file, {len(FETCH)} B" in capsys.readouterr().out
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("known", [True, False])
 def test_a_signature_names_a_person_only_if_a_policy_does(
     known: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -183,6 +187,7 @@ def test_a_signature_names_a_person_only_if_a_policy_does(
     assert "No script of a package names an address." in read.text
 
 
+@pytest.mark.thorough
 def test_a_verdict_of_another_deployer_is_marked(tmp_path: Path) -> None:
     plan = running.PLAN._replace(checked=judged([])._replace(deployer="0.0.1"))
     carried = [("deployer/plans/lab.json", json_records.dumps(plan.record()))]
@@ -192,6 +197,7 @@ def test_a_verdict_of_another_deployer_is_marked(tmp_path: Path) -> None:
     assert "RUN (by deployer 0.0.1; this is " in Page(page.read_text()).text
 
 
+@pytest.mark.thorough
 def test_the_scan_comes_first_and_shows_what_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     new, old, page, key = str(tmp_path / "b.tar"), str(tmp_path / "a.tar"), tmp_path / "page.html", TestKey()
     write(Path(old), b"1")

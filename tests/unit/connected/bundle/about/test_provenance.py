@@ -100,6 +100,7 @@ def test_the_commit_is_the_last_one_of_the_definition(tmp_path: Path) -> None:
     assert made["predicate"]["buildDefinition"]["internalParameters"]["sourceDate"] == "2026-03-04T05:06:07+00:00"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("change", ["bundle.yaml", "app/in.txt", "app/new", "deleted"])
 def test_a_changed_file_is_not_clean(tmp_path: Path, change: str) -> None:
     folder = definition(tmp_path / "d")

@@ -182,6 +182,7 @@ def test_sarif_names_packages_in_texts(message: str, rule: dict[str, Any], expec
     assert parsed(sarif("?", rule), MADE).findings[0].package == "unknown"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("report", "said"),
     [

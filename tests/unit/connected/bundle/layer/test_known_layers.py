@@ -100,6 +100,7 @@ def packer(tmp_path: Path) -> Packer:
     return Packer(tmp_path)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("sites", [(), ("lab",)])
 @pytest.mark.parametrize("codec", ["zstd", "gzip"])
 def test_a_known_layer_is_not_read_and_gives_the_same_bytes(packer: Packer, codec: str, sites: tuple[str, ...]) -> None:
@@ -129,6 +130,7 @@ def test_all_facts_are_kept(packer: Packer) -> None:
     assert all(name in sbom for name in (b"numpy", b"libc6", b"debian"))
 
 
+@pytest.mark.thorough
 def test_a_changed_wheel_is_in_the_sbom(packer: Packer) -> None:
     source = Source()
     folder = packer.folder / "wheels"
@@ -170,6 +172,7 @@ def test_commands_are_looked_up_in_what_is_known(packer: Packer) -> None:
     assert source.reads == 3  # not by those with a cache
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("what", ["identity", "codec", "tool", "changes"])
 def test_another_layer_is_made_anew(packer: Packer, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     source = Source()
@@ -190,6 +193,7 @@ def test_another_layer_is_made_anew(packer: Packer, what: str, monkeypatch: pyte
     assert source.reads == 1
 
 
+@pytest.mark.thorough
 def test_another_site_and_other_mount_points_have_the_same_layer(packer: Packer) -> None:
     source = Source()
     packer.pack(source)
@@ -210,6 +214,7 @@ def test_an_image_without_identity_is_always_read(packer: Packer) -> None:
     assert packer.cached("*.layer") == []
 
 
+@pytest.mark.thorough
 def test_what_was_read_counts_and_not_what_was_looked_up(packer: Packer) -> None:
     """The name of an image moves to another one between the two."""
     moved, old = Source("sha256:new", {"usr/bin/tool": b"new"}), Source("sha256:old")
@@ -246,6 +251,7 @@ def test_a_flipped_bit_in_the_known_bundle_is_found(packer: Packer) -> None:
     assert list(packer.folder.glob(".*")) == []
 
 
+@pytest.mark.thorough
 def test_a_known_bundle_that_is_cut_or_gone(packer: Packer) -> None:
     source = Source()
     whole = packer.pack(source)
@@ -261,6 +267,7 @@ def test_a_known_bundle_that_is_cut_or_gone(packer: Packer) -> None:
     assert source.reads == 5
 
 
+@pytest.mark.thorough
 def test_a_damaged_record_is_as_good_as_none(packer: Packer) -> None:
     source = Source()
     whole = packer.pack(source)
@@ -292,6 +299,7 @@ def test_another_layer_than_announced_is_damage(packer: Packer, monkeypatch: pyt
     assert source.reads == 2
 
 
+@pytest.mark.thorough
 def test_where_no_link_can_be_made_the_new_bundle_is_kept(packer: Packer, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_link(*_: object) -> None:
         raise OSError(errno.EXDEV, "Invalid cross-device link")
@@ -368,6 +376,7 @@ def _unread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(known_layers, "copied", lambda _: pytest.fail("the layer was copied"))
 
 
+@pytest.mark.thorough
 def test_of_deploys_own_file_only_the_end_is_written_again(packer: Packer, monkeypatch: pytest.MonkeyPatch) -> None:
     source, path = Source(), packer.folder / "own.tar"
     packer.deploy(source, "1")
@@ -426,6 +435,7 @@ def test_a_file_that_is_not_deploys_own_alone_is_written_whole(
         assert packer.deploy(source, "3") == packer.pack(source, "slow", "lab", cached=False)
 
 
+@pytest.mark.thorough
 def test_a_pack_that_fails_leaves_the_layer_for_the_next_one(packer: Packer, monkeypatch: pytest.MonkeyPatch) -> None:
     source, path = Source(), packer.folder / "own.tar"
     packer.deploy(source, "1")
@@ -451,6 +461,7 @@ def test_a_file_that_another_process_writes_is_left_alone(packer: Packer) -> Non
     assert path.read_bytes() == before
 
 
+@pytest.mark.thorough
 def test_a_damaged_layer_that_check_reads_is_made_again(packer: Packer) -> None:
     source, path = Source(), packer.folder / "own.tar"
     packer.deploy(source, "1")
@@ -464,6 +475,7 @@ def test_a_damaged_layer_that_check_reads_is_made_again(packer: Packer) -> None:
     assert source.reads == 3
 
 
+@pytest.mark.thorough
 def test_a_damaged_layer_that_deploy_forgets_is_made_again(packer: Packer) -> None:
     """Nothing in `pack` reads the frame, but what signs, rehearses or sends the bundle does, and removes the file."""
     source, path = Source(), packer.folder / "own.tar"
@@ -476,6 +488,7 @@ def test_a_damaged_layer_that_deploy_forgets_is_made_again(packer: Packer) -> No
     assert source.reads == 3
 
 
+@pytest.mark.thorough
 def test_a_tree_that_was_read_is_forgotten_with_its_pack() -> None:
     """A process may pack several times."""
     entry = TarEntry(b"0", b"bin/true", 0o755, 4, b"")

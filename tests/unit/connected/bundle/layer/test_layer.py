@@ -34,6 +34,7 @@ MIXED = {f"bin/f{i:04}": (i * 7919) % 90_000 for i in range(300)} | {
 }
 
 
+@pytest.mark.thorough
 def test_pieces_are_one_tar_and_unpack_to_the_same_files(tmp_path: Path) -> None:
     source = tree(MIXED)
     pieces = list(layer.pieces(source))
@@ -50,6 +51,7 @@ def test_pieces_are_one_tar_and_unpack_to_the_same_files(tmp_path: Path) -> None
             assert written == source.content(entry).read(0, entry.size)
 
 
+@pytest.mark.thorough
 def test_a_changed_file_changes_few_pieces() -> None:
     before = {piece.read() for piece in layer.pieces(tree(MIXED))}
     changed = MIXED | {"bin/f0150": 12_345, "bin/new": 500}

@@ -37,6 +37,7 @@ def test_no_template_lets_a_text_through() -> None:
     assert uses == []
 
 
+@pytest.mark.thorough
 def test_sections_are_landmarks_that_the_contents_lead_to() -> None:
     read = Page(job_page.make([{"job": name} for name in ("a", "b")]))
     assert read.tags.count("section") == read.tags.count("a") == 10

@@ -85,6 +85,7 @@ def test_a_long_name_of_a_node_is_not_cut_by_its_picture() -> None:
     assert 'viewBox="0 0 24 24"' in text
 
 
+@pytest.mark.thorough
 def test_hostile_results_are_texts_and_cost_nothing() -> None:
     hostile = {
         "job": HOSTILE,
@@ -115,6 +116,7 @@ def test_ranks_are_in_the_order_of_their_numbers() -> None:
     assert Page(make([{"ranks": ranks}])).labels == ["Node cn1: 11 CPUs, ranks 0, 1, 2, 10"]
 
 
+@pytest.mark.thorough
 def test_a_failed_job_without_findings_is_not_called_good() -> None:
     for code, said in ((1, "No finding explains exit code 1"), (0, "No findings."), (None, "No findings.")):
         text = Page(make([{"job": "x", "exit_code": code}])).text
@@ -122,6 +124,7 @@ def test_a_failed_job_without_findings_is_not_called_good() -> None:
         assert "wrong with it" not in text
 
 
+@pytest.mark.thorough
 def test_findings_and_points_are_bounded() -> None:
     loss = [float(number) for number in range(50_000)]
     text = make([{"findings": [{"code": "a.b"}] * 600, "payload": {"loss": loss}}])
@@ -138,6 +141,7 @@ def epochs(**fields: list[float]) -> list[dict[str, float]]:
     return [dict(zip(fields, row, strict=True)) for row in zip(*fields.values(), strict=True)]
 
 
+@pytest.mark.thorough
 def test_each_field_of_the_epochs_is_a_curve_and_like_ones_share_a_picture() -> None:
     rows = epochs(
         epoch=[1, 2, 3],
@@ -167,6 +171,7 @@ def job(name: str, nodes: int, seconds: float, **values: object) -> dict[str, An
     return {**texts, **known, "payload": payload, **values}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("jobs", "said"),
     [
@@ -189,6 +194,7 @@ def test_speed_and_cost_come_from_records_or_are_not_known(jobs: list[dict[str, 
     assert said in Page(make(jobs)).text.replace("\n", "")
 
 
+@pytest.mark.thorough
 def test_a_copy_of_a_job_s_folder_has_the_same_page(tmp_path: Path) -> None:
     evidence.leave(str(tmp_path / "job"), 2, 1, collected=False)
     for step, ended in (("hosts", 1001.5), ("probe", 1004), ("payload", 1060.25)):

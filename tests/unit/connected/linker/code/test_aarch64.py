@@ -41,6 +41,7 @@ def compiled(folder: Path, source: str, *words: str) -> Path:
     return folder / "a"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("words", "needs"),
     [
@@ -63,6 +64,7 @@ def test_a_program_for_newer_processors(words: list[str], needs: set[str], tmp_p
     assert {*found.whole, *found.in_main} == needs
 
 
+@pytest.mark.thorough
 def test_main_is_found_in_programs_of_all_kinds(tmp_path: Path) -> None:
     source = "double a[64]; int main(int c, char **v) { (void)v; for (int i = 0; i < 64; i++) a[i] *= c; return a[9]; }"
     for words in ([], ["-no-pie"], ["-static"], ["-static-pie"], ["-rdynamic"]):
@@ -70,6 +72,7 @@ def test_main_is_found_in_programs_of_all_kinds(tmp_path: Path) -> None:
         assert found.in_main == ["sve"], words
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("static", [False, True])
 def test_a_program_that_chooses_when_it_runs(static: bool, tmp_path: Path) -> None:
     source = "#include <asm/hwcap.h>\n" + LOOPS % (SVE, ASKED)
@@ -121,6 +124,7 @@ def test_damaged_code_does_no_harm() -> None:
     assert aarch64.main(b"\0" * 3, 0) is None
 
 
+@pytest.mark.thorough
 def test_segments_for_small_pages(tmp_path: Path) -> None:
     pages = []
     for words in ([], ["-Wl,-z,max-page-size=4096"], ["-Wl,-z,max-page-size=16384", "-shared"]):
@@ -146,6 +150,7 @@ int main(void) {
 """
 
 
+@pytest.mark.thorough
 def test_the_page_size_of_jemalloc(tmp_path: Path) -> None:
     tests = {"seen>4096": 4096, "seen>16384": 16384, "seen>65536": 65536, "seen<<3>seen*5-1": jemalloc.UNKNOWN}
     for test, size in tests.items():

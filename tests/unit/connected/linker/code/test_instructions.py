@@ -35,6 +35,7 @@ def compiled(folder: Path, function: str, call: str, *words: str) -> Path:
     return folder / "a"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("words", "needs"),
     [
@@ -53,6 +54,7 @@ def test_a_program_for_newer_processors(words: list[str], needs: set[str], tmp_p
     assert bool(needs) == bool({*found.whole, *found.in_main})
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("static", [False, True])
 @pytest.mark.parametrize(("function", "call"), [(AVX2, ASKED), (CLONES, BOTH), ("", BOTH)])
 def test_a_program_that_chooses_when_it_runs(function: str, call: str, static: bool, tmp_path: Path) -> None:
@@ -61,12 +63,14 @@ def test_a_program_that_chooses_when_it_runs(function: str, call: str, static: b
     assert found.asks or found == Instructions()
 
 
+@pytest.mark.thorough
 def test_functions_that_nothing_chooses(tmp_path: Path) -> None:
     found = instructions.of_file(reader(compiled(tmp_path, AVX2, "c > 1 ? f(c) : g(c)", "-O1")))
     assert (found.in_main, found.asks) == ([], False)
     assert "avx" in found.used
 
 
+@pytest.mark.thorough
 def test_damaged_files_do_no_harm(tmp_path: Path) -> None:
     data = compiled(tmp_path, AVX2, ASKED, "-O2").read_bytes()
     chance = random.Random(29)

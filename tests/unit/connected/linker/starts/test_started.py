@@ -114,6 +114,7 @@ def test_a_script_is_followed(text: str, programs: list[str]) -> None:
     assert found.unclear == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "text",
     [
@@ -164,6 +165,7 @@ def test_the_environment_of_a_program() -> None:
     assert "Y" not in seen[3][0]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("text", "pattern", "certain"), [
     ("unset PMI_FD; a", "PMI_FD", True),
     ("unset -v PMI_FD; PMI_FD=3; a", "PMI_FD", True),
@@ -608,6 +610,7 @@ def test_where_modules_are_searched() -> None:
     assert lacks("", "sh -c 'python3 -c \"import gone\"'", workdir="/deployer/job") == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("text", "decisive"),
     [

@@ -76,12 +76,14 @@ def test_what_fails_is_reported_and_the_observer_goes_on(
     assert "the observer failed: RuntimeError" in (tmp_path / "node1.network.jsonl").read_text()
 
 
+@pytest.mark.thorough
 def test_an_observer_that_saw_everything_says_so(watching: NodeObserver, tmp_path: Path) -> None:
     watching.end()
     watching.serve()
     assert used(tmp_path)["whole"] is True
 
 
+@pytest.mark.thorough
 def test_a_program_without_a_filter_makes_the_account_incomplete(watching: NodeObserver, tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as other:
         other.connect(syscalls.SOCKET)

@@ -82,6 +82,7 @@ def test_one_node_is_named_without_brackets(tmp_path: Path) -> None:
     )  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["SLURM_JOB_ID", "SLURM_PROCID", "SLURMD_NODENAME"])
 def test_elsewhere_ranks_have_no_variables_of_slurm(tmp_path: Path, name: str) -> None:
     assert name not in ranks(tmp_path, None, "-n", "2", "-ppn", "1", "-bind-to", "core:1")[0]

@@ -37,6 +37,7 @@ def test_nccl_s_own_report(tmp_path):
     assert communication.nccl(logs[:1]) is None
 
 
+@pytest.mark.thorough
 def test_a_rank_records_the_network_that_its_nccl_chose(tmp_path):
     """With a file of that name in place of NCCL, and a log as NCCL 2.21 writes it."""
     (tmp_path / "libnccl.so.2").write_bytes(b"x" * 4096)

@@ -49,6 +49,7 @@ def test_a_rank_shows_its_library_its_place_and_its_cpus(tmp_path, stand_in, hos
     }  # fmt: skip
 
 
+@pytest.mark.thorough
 def test_a_payload_that_leaves_its_runtime_is_seen(tmp_path, stand_in):
     """As podman's, whose conmon forks twice."""
     command = ["sh", "-c", '(setsid "$@" &); sleep 1', "sh", sys.executable, "-c", CODE, stand_in]
@@ -57,6 +58,7 @@ def test_a_payload_that_leaves_its_runtime_is_seen(tmp_path, stand_in):
     assert found.outside.has_mpi
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["conmon", "program"])
 def test_the_warning_is_not_for_the_runtime_s_own_processes(tmp_path, monkeypatch, name):
     program = shutil.copy(os.path.realpath(sys.executable), str(tmp_path / name))
@@ -69,6 +71,7 @@ def test_the_warning_is_not_for_the_runtime_s_own_processes(tmp_path, monkeypatc
     assert child.returncode == (0 if name == "conmon" else 7)
 
 
+@pytest.mark.thorough
 def test_a_rank_without_mpi_has_cpus_alone(tmp_path):
     found = watched(tmp_path, ["sleep", "1"])
     assert (found.libraries, found.outside.has_mpi, found.outside.alone) == ([], False, None)
@@ -121,6 +124,7 @@ def test_a_program_with_mpi_inside_is_told_from_one_that_loads_it(tmp_path):
     assert not outside.has_mpi(sys.executable)
 
 
+@pytest.mark.thorough
 def test_a_record_without_it_is_as_before(tmp_path):
     code = "import sys; from deployer.site.rank import rank; sys.exit(rank.main(sys.argv[1:]))"
     words = [sys.executable, "-c", code, "--out", str(tmp_path), "--", "true"]

@@ -327,6 +327,7 @@ def signalled(scheduler, launcher, number, before=":", asked_by="TERM"):
     return script.communicate()[0].decode(), script.returncode
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["pbs", "hosts"])
 def test_a_launcher_that_does_not_end_is_killed_before_the_batch_system_kills_the_script(name, monkeypatch):
     """The launcher's session is not that of the script, by which the batch system ends a job."""
@@ -404,6 +405,7 @@ def test_a_node_whose_holder_ends_without_an_answer_ends_the_wait_for_the_others
     assert done.stdout.decode().strip() == worst
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["lsf", "gridengine"])
 def test_a_signal_that_comes_before_the_launcher_ends_it_too(name):
     assert signalled(SCHEDULERS[name], "sleep 60", signal.SIGTERM, "echo ready; sleep 0.5") == ("TERM 143\n", 0)
@@ -462,6 +464,7 @@ time.sleep(0.5)
 print("asked", len(asked), "times")"""
 
 
+@pytest.mark.thorough
 def test_grid_engine_suspends_a_job_and_it_lives_on():
     launcher = "echo ready; sleep 1; exit 7"
     assert signalled(SCHEDULERS["gridengine"], launcher, signal.SIGUSR1) == ("on 7\n", 0)
