@@ -37,7 +37,6 @@ from deployer.connected.linker.index import Bundle
 from deployer.connected.linker.job_filesystem import Files
 from deployer.connected.linker.jobs import LinkedJob
 from deployer.connected.linker.process import Overlay, Process
-from deployer.connected.site_profile.launch import apart
 from deployer.connected.site_profile.plan import make_plan, make_plans
 from deployer.connected.site_profile.profile import Profile
 from deployer.contract.base import json_records, records
@@ -210,8 +209,7 @@ def _verdict(bundle: Bundle, profile: Profile, partition: str | None, how: Check
         checked = check_plan(bundle, profile, plan, how)
     except (Refused, Unknown) as error:
         findings = [site.no_plan(profile, error)]
-        if not (profile.partitions and apart(profile, profile.partition(partition)[1])):
-            findings += inside.suggested(findings, profile.name, bundle.manifest, index.of_image(bundle, how.cache))
+        findings += inside.suggested(findings, profile.name, bundle.manifest, index.of_image(bundle, how.cache))
         return Verdict(label, profile.name, partition or "", judged(findings, how.accept))
     return Verdict(label, plan.site, plan.partition, checked, plan._replace(checked=checked))
 

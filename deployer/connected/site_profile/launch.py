@@ -11,8 +11,6 @@ from deployer.contract.site.plan import MPICH_ABI, NO_MPI, OPENMPI
 SRUN = "srun"
 #: Launchers of a site, which start the ranks of any MPI, with the batch system that each is for.
 _OF_SITE = {name: kind for kind, each in WORDS.items() for name in each.launchers}
-#: Those whose job.sh runs on a launch node, from which only they reach the job's nodes.
-_APART = ("jsrun",)
 
 #: The Slurm PMI types that each MPI family supports, best first. Open MPI supports PMI-2 only if version 4 was built
 #: with Slurm's library, which cannot be detected. ParaStation's psslurm calls its PMI-1 pspmi and its PMIx pspmix.
@@ -29,7 +27,6 @@ _PASSED = {
     MPIRUN: ("PMIX_*", "OMPI_*", "PRTE_*"),
     "pals": ("PALS_*", "PMI_*", "PMIX_*", "SLINGSHOT_*"),
     "ibrun": ("PMI_*", "HYDI_*", "MPI_LOCAL*", "MV2_*", "PMIX_*", "OMPI_*", "PRTE_*"),
-    "jsrun": ("JSM_*", "PMIX_*", "OMPI_*"),
 }
 #: Modules set variables with the site's settings for Open MPI. Its launcher uses the same prefixes.
 _PASSED_OPENMPI = ("OMPI_*", "PRTE_*")
@@ -96,13 +93,6 @@ def choose(profile: Profile, name: str, partition: Partition, mpi: Mpi | None, a
     if launcher == SRUN:
         return Way(SRUN, pmi or "", None)
     return Way(launcher, "", f"{mpi.prefix}/{mpi.launcher}" if mpi and mpi.launcher else None)
-
-
-def apart(profile: Profile, partition: Partition) -> str | None:
-    """Return the launcher that alone reaches a job's nodes; None if the image's own launcher may start ranks there."""
-    kind = profile.scheduler.kind if profile.scheduler else None
-    launcher = partition.launcher or _offered(partition, kind)
-    return launcher if launcher in _APART else None
 
 
 def _offered(partition: Partition, kind: str | None) -> str | None:

@@ -212,7 +212,7 @@ class Partition(Machine):
             null: the image's own MPI is used.
         launch: how the site starts the ranks of these nodes, over ``launch`` of the whole profile.
         launcher: the program that starts ranks; ``pals`` is HPE's mpiexec. Default: that of the site if ``launchers``
-            has it (pals, ibrun, jsrun), srun if ``pmi`` is given or srun offers a PMI that the MPI supports, otherwise
+            has it (pals, ibrun), srun if ``pmi`` is given or srun offers a PMI that the MPI supports, otherwise
             the MPI's own launcher.
         pmi: the PMI type for srun, ``pmi2``, or for PALS: ``cray`` or ``pmix``.
         scripts: scripts that the job's shell reads first, besides those of the whole profile: ``[/etc/gpu.sh]``.
@@ -247,7 +247,7 @@ class Partition(Machine):
     request_memory: bool | None = None
     mpi: forms.Names = []
     launch: LaunchWay | None = None
-    launcher: Literal["srun", "mpiexec.hydra", "mpirun", "pals", "ibrun", "jsrun"] | None = None
+    launcher: Literal["srun", "mpiexec.hydra", "mpirun", "pals", "ibrun"] | None = None
     pmi: str | None = None
     scripts: list[forms.Absolute] = []
     module_paths: list[forms.Absolute] = []

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from deployer.connected.site_profile.binds import bindmap, gpu
-from deployer.connected.site_profile.launch import Way, apart, choose, passed
+from deployer.connected.site_profile.launch import Way, choose, passed
 from deployer.connected.site_profile.profile import Mpi, Partition, Profile, SiteScheduler, known
 from deployer.connected.site_profile.staging import stagings
 from deployer.contract.base import placeholders
@@ -40,13 +40,6 @@ def make_plan(profile: Profile, bundle: str, abis: Sequence[str] = (), partition
     own = next(iter(abis), None)
     launcher = OF_ABI.get(own or "")
     inside = chosen.launch == plans.INSIDE and not without  # without MPI there is no launcher to choose
-    alone = apart(profile, chosen)
-    if inside and alone:
-        raise Refused(
-            f"{bundle} cannot start inside-out on {profile.name}: jobs run on a launch node there, from which only "
-            f"{alone} reaches the job's nodes, so a launcher in a container finds none of them",
-            "remove `launch: inside` or --launch inside, and bind the site's MPI (partitions.NAME.mpi)",
-        )
     if inside:
         chosen = chosen.model_copy(update={"mpi": []})
         if launcher is None:
@@ -103,7 +96,7 @@ def make_plan(profile: Profile, bundle: str, abis: Sequence[str] = (), partition
         mounts=tuple(path for path in _distinct(profile.mounts, chosen.mounts) if placeholders.names(path)),
         devices=tuple(chosen.devices) or gpu.devices(chosen.gpus),
         launch=plans.INSIDE if inside else plans.OUTSIDE,
-        inside=_inside(profile, name, chosen, own, launcher) if launcher and own and not (inside or alone) else None,
+        inside=_inside(profile, name, chosen, own, launcher) if launcher and own and not inside else None,
         network=_network(chosen),
         **_gpus(chosen),
     )

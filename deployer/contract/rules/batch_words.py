@@ -81,7 +81,6 @@ WORDS = {
         gpu_source="gpu (LSF)",
         programs="bsub bjobs bkill",
         libraries="lsf|bat",
-        launchers=("jsrun",),
     ),
     "hosts": BatchWords(
         on_node="ssh NODE %s", exclude="remove the node from `hosts` in the site's profile", gpu_words=()

@@ -17,7 +17,7 @@ from deployer.site.capture.tools import Tools, read_text
 
 #: Names to search in PATH, and the path of the Python for RHEL's own tools.
 _PYTHONS = ("python3", *("python3.%d" % minor for minor in range(6, 20)), "/usr/libexec/platform-python")
-_LAUNCHERS = ("srun", "mpiexec.hydra", "mpiexec", "mpirun", "prterun", "ibrun", "jsrun")
+_LAUNCHERS = ("srun", "mpiexec.hydra", "mpiexec", "mpirun", "prterun", "ibrun")
 #: What mpiexec of HPE's PALS prints for --version: no other one does.
 _PALS = re.compile(r"^mpiexec version \d")
 

@@ -822,14 +822,14 @@ def test_which_gpus_are_near_a_numa_domain(near, affinity, programs, tmp_path):
 @pytest.mark.parametrize(
     ("said", "known"),
     [
-        ("mpiexec version 1.8.0 revision 2f8a", ["mpiexec", "ibrun", "jsrun", "pals"]),
-        ("HYDRA build details:\n    Version: 4.0.2", ["mpiexec", "ibrun", "jsrun"]),
-        ("mpiexec (OpenRTE) 4.1.4", ["mpiexec", "ibrun", "jsrun"]),
+        ("mpiexec version 1.8.0 revision 2f8a", ["mpiexec", "ibrun", "pals"]),
+        ("HYDRA build details:\n    Version: 4.0.2", ["mpiexec", "ibrun"]),
+        ("mpiexec (OpenRTE) 4.1.4", ["mpiexec", "ibrun"]),
     ],
 )
 def test_launchers_of_a_site(said, known, programs, monkeypatch):
     monkeypatch.setenv("PATH", str(programs))
-    for name in ("mpiexec", "ibrun", "jsrun"):
+    for name in ("mpiexec", "ibrun"):
         made.program(programs, name, f"echo '{said}'")
     assert machine.launchers(Tools()) == known
 

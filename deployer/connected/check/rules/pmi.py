@@ -29,7 +29,7 @@ _NEEDED = {
     CRAY_PMI: ("PMI_CONTROL_PORT", "PMI_SHARED_SECRET", "PALS_RANKID"),
 }
 #: The PMIs that launchers other than srun offer to their ranks.
-_LAUNCHERS = {"mpiexec.hydra": {PMI1, PMI2}, "mpirun": {PMIX}, "ibrun": {PMI1, PMI2, PMIX}, "jsrun": {PMIX}}
+_LAUNCHERS = {"mpiexec.hydra": {PMI1, PMI2}, "mpirun": {PMIX}, "ibrun": {PMI1, PMI2, PMIX}}
 #: Those that srun offers, by the value of its option --mpi, and PALS by --pmi, besides PMIx.
 _SRUN = {"pmi2": {PMI1, PMI2}, "pspmi": {PMI1}, "cray_shasta": {CRAY_PMI}, "cray": {CRAY_PMI}}
 #: Components of Open MPI's framework "pmix", up to release 4: plug-ins, or built into libopen-pal.

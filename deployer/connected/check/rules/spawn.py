@@ -17,7 +17,7 @@ _SLOTS = "mpirun starts more ranks only if the job has free slots: otherwise it 
 _UNTRIED = "it is unknown whether {} starts more ranks"
 OUTSIDE = {
     "srun": (False, _SRUN), "mpiexec.hydra": (False, _HOST), "mpirun": (False, _HOST), "ibrun": (False, _HOST),
-    "pals": (None, _UNTRIED), "jsrun": (None, _UNTRIED),
+    "pals": (None, _UNTRIED),
 }  # fmt: skip
 WITHIN = {"mpiexec.hydra": (True, ""), "mpirun": (None, _SLOTS)}
 #: Programs with MPI's C++ bindings contain all functions of these libraries, whichever they call.

@@ -45,7 +45,6 @@ class JobRequest(NamedTuple):
         parallel_environment: the Grid Engine environment that distributes slots to nodes.
         directives: additional directives from the plan and the user, one line each.
         exclusive: whether the job must have its nodes to itself.
-        launch_node: whether job.sh runs on a launch node, and the job has whole nodes besides.
     """
 
     name: str
@@ -70,7 +69,6 @@ class JobRequest(NamedTuple):
     threads: int = 1
     hyperthreads: bool = False
     exclusive: bool = False
-    launch_node: bool = False
 
 
 class JobState(NamedTuple):

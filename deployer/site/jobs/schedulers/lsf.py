@@ -37,8 +37,6 @@ _WORDS = {
 #: bjobs -o: a field without a width is not truncated; a missing value is "-".
 _FORMAT = "jobid jobindex stat run_time exec_host pend_reason delimiter='|'"
 _SUBMITTED = re.compile(r"^Job <(\d+)> is submitted to (?:default )?queue <[^>]*>", re.MULTILINE)
-#: How jobs with jsrun request nodes, and that bsub then reads a file (OLCF's guide to Summit).
-_NODES = "-nnodes"
 #: Reasons why a host accepts jobs later but not now (bhosts.1): its load, its jobs, its dispatch window.
 _USABLE = ("ok", "closed_Busy", "closed_Cu_excl", "closed_Excl", "closed_Full", "closed_Wind")
 _VERSION = re.compile(r"\bLSF\b.*?(\d+\.\d[\d.]*)")
@@ -82,7 +80,7 @@ class Lsf(Scheduler):
     identified = code('id=$LSB_JOBID[${{LSB_JOBINDEX:-0}}] id=${{id%"[0]"}}\n')
     own_log = "batch-system.log"
     array_words = "-J deployer[1-{count}]{limit}"
-    ours = ("-J", "-o", "-e", "-r", "-rn", "-n", _NODES, "-W", "-q", "-P", "-U")
+    ours = ("-J", "-o", "-e", "-r", "-rn", "-n", "-W", "-q", "-P", "-U")
     of_a_node = ("LSB_DJOB_HOSTFILE", "LSB_HOSTS", "LSB_MCPU_HOSTS", "LSB_JOBFILENAME", "LSB_AFFINITY_HOSTFILE")
     #: At the run limit, LSF sends SIGUSR2 and ends the job ten minutes later (bsub -W). bkill sends SIGINT, SIGTERM and
     #: SIGKILL, 10 s apart; a parallel job gets only SIGKILL unless LSB_USE_SEQUENTIAL_SIGNAL=Y (lsf.conf.5).
@@ -106,21 +104,15 @@ class Lsf(Scheduler):
         )
 
     def directives(self, request: JobRequest) -> List[str]:
-        slots, nodes = request.ranks_per_node, ["%s %d" % (_NODES, request.nodes)]
-        if request.launch_node:  # IBM's Cluster System Management assigns whole nodes, with all that they have
-            request = request._replace(exclusive=False, memory_mb=None, gpus=None)
-        else:
-            nodes = [
-                "-n %d" % (request.nodes * slots),
-                '-R "span[ptile=%d]"' % slots,
-                # without AFFINITY=Y on its hosts (lsb.hosts.5), the job stays pending
-                '-R "affinity[%s(%d)]"' % ("thread" if request.hyperthreads else "core", request.threads),
-            ]
+        slots = request.ranks_per_node
         lines = [
             "-J " + job_name(request.name),
             "-o " + output_path(self.title, request.folder, self.own_log, "%"),  # bsub would expand %J and %I
             "-rn",  # a job that starts again over its own output is worse than a failed one
-            *nodes,
+            "-n %d" % (request.nodes * slots),
+            '-R "span[ptile=%d]"' % slots,
+            # without AFFINITY=Y on its hosts (lsb.hosts.5), the job stays pending
+            '-R "affinity[%s(%d)]"' % ("thread" if request.hyperthreads else "core", request.threads),
             "-W %d:%02d" % (-(-request.seconds // 60) // 60, -(-request.seconds // 60) % 60),
         ]
         lines += ["-x"] if request.exclusive else []
@@ -135,10 +127,9 @@ class Lsf(Scheduler):
         return [*lines, *request.directives]
 
     def submit(self, script: str, after: Optional[str] = None, array: Sequence[str] = ()) -> List[str]:
-        # bsub only reads directives from its standard input, but on systems with launch nodes from a file.
+        # bsub reads directives from its standard input only.
         more = [*(["-w", f"ended({after})"] if after else []), *array]
-        file = f'grep -q \'^#BSUB {_NODES} \' "$script" && exec bsub "$@" "$script"'
-        return ["sh", "-c", f'script=$1; shift; {file}; exec bsub "$@" <"$script"', "sh", script, *more]
+        return ["sh", "-c", 'script=$1; shift; exec bsub "$@" <"$script"', "sh", script, *more]
 
     def parse_submit(self, code: int, out: str, err: str) -> str:
         if code != 0:

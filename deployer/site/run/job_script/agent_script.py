@@ -30,13 +30,12 @@ def trap(scheduler: Scheduler, asked_by: str) -> Code:
     )
 
 
-def ground(
-    scheduler: Scheduler, hosts: Sequence[str], nodes: int, steps: Sequence[Value] = (), apart: bool = False
-) -> Code:
+def ground(scheduler: Scheduler, hosts: Sequence[str], nodes: int, steps: Sequence[Value] = ()) -> Code:
     """Return the lines that find the job's nodes and define how processes start on them: by ``steps``, or the agent."""
-    listed = code("{steps} uname -n", steps=steps) if apart else scheduler.nodes(hosts)
     words = code("{steps}", steps=steps) if steps else ""
-    return fill("agent.sh", "ground", list=listed, chosen=len(hosts), nodes=nodes, steps=words, agent=AGENT)
+    return fill(
+        "agent.sh", "ground", list=scheduler.nodes(hosts), chosen=len(hosts), nodes=nodes, steps=words, agent=AGENT
+    )
 
 
 def environment(scheduler: Scheduler, slots: Code) -> Code:

@@ -162,7 +162,6 @@ def _request(inputs: Inputs) -> JobRequest:
         memory_mb=_memory(inputs),
         threads=layout.threads,
         hyperthreads=layout.hyperthreads,
-        launch_node=inputs.own_launcher is None and inputs.launcher.launch_node,
         **asked._asdict(),
     )
 
@@ -184,7 +183,7 @@ def _ground(inputs: Inputs) -> Code:
     scheduler, launch = inputs.scheduler, inputs.launch
     launcher = inputs.launcher if inputs.own_launcher is None else Launcher()
     steps = launcher.one_a_node(start(inputs.plan, inputs.start_option, inputs.layout, launcher))
-    agent, hosts, apart = scheduler.way == AGENT, inputs.plan.batch.hosts, launcher.launch_node
+    agent, hosts = scheduler.way == AGENT, inputs.plan.batch.hosts
     return fill(
         "job.sh",
         "ground",
@@ -205,7 +204,7 @@ def _ground(inputs: Inputs) -> Code:
         log=LOG,
         steps=scheduler.way == STEPS,  # Slurm starts no more steps when a job must end, so ranks remove it
         until=PROBED if inputs.image_python else NETWORK if _meets(inputs) else HOSTS,
-        ground=agent_script.ground(scheduler, hosts, inputs.layout.nodes, steps, apart) if agent else code(""),
+        ground=agent_script.ground(scheduler, hosts, inputs.layout.nodes, steps) if agent else code(""),
         modules=shell.together(_environment_of_the_site(inputs)),
         warn=launch.warn is not None,
         ahead=seconds(launch.time) - (launch.warn or 0),

@@ -5,7 +5,6 @@ from typing import Dict
 from deployer.site.run.launchers.hydra import Hydra
 from deployer.site.run.launchers.ibrun import Ibrun
 from deployer.site.run.launchers.interface import Launcher
-from deployer.site.run.launchers.jsrun import Jsrun
 from deployer.site.run.launchers.mpirun import Mpirun
 from deployer.site.run.launchers.pals import Pals
 from deployer.site.run.launchers.srun import Srun
@@ -16,5 +15,4 @@ LAUNCHERS: Dict[str, Launcher] = {
     "mpirun": Mpirun(),
     "pals": Pals(),
     "ibrun": Ibrun(),
-    "jsrun": Jsrun(),
 }

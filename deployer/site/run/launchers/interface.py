@@ -55,8 +55,6 @@ class Launcher:
     reads = ()  # type: tuple[str, ...]
     #: Whether it fills one NUMA domain after the other, if the plan has their CPUs.
     fills_domains = False
-    #: Whether job.sh runs on a launch node, from which only the launcher reaches the job's nodes.
-    launch_node = False
 
     def words(self, start: LaunchRequest) -> List[Value]:
         """Return argv up to, but excluding, the command of each rank."""

@@ -588,7 +588,6 @@ def profile_of(**fields: Any) -> Profile:
         ("cray", "pals", ["pmi.unmet"]),
         ("pmix", "pals", ["pmi.unmet"]),
         ("", "ibrun", []),
-        ("", "jsrun", ["pmi.unmet"]),
     ],
 )
 def test_mpich_and_intel_speak_pmi_2(pmi: str, launcher: str, expected: list[str]) -> None:

@@ -131,8 +131,7 @@ def test_the_launcher_of_a_site_comes_before_the_mpis_own() -> None:
     assert of_site("slurm", mpi=INTEL, launchers=["srun", "ibrun"]) == Way("ibrun", "", None)
     assert of_site("slurm", mpi=INTEL, launchers=["srun", "ibrun"], pmi="pmi2") == Way("srun", "pmi2", None)
     assert of_site("slurm", mpi=INTEL, launchers=["mpiexec", "pals"], pmi="pmi2") == Way("srun", "pmi2", None)
-    assert of_site("lsf", OPENMPI, OMPI, launchers=["jsrun"]) == Way("jsrun", "", None)
-    with pytest.raises(Refused, match="site: jsrun starts ranks in jobs of lsf only") as caught:
-        of_site("slurm", launcher="jsrun")
-    assert caught.value.hint == "correct launcher, or scheduler.kind: lsf"
+    with pytest.raises(Refused, match="site: pals starts ranks in jobs of pbs only") as caught:
+        of_site("slurm", launcher="pals")
+    assert caught.value.hint == "correct launcher, or scheduler.kind: pbs"
     assert {"PALS_*", "PMI_*", "PMIX_*"} <= set(passed(Way("pals", "cray", None), MPICH_ABI, "cray"))

@@ -1,4 +1,4 @@
-"""PALS, ibrun and jsrun: whole jobs with fakes made of their manuals, and job scripts as sites' documents have them."""
+"""PALS and ibrun: whole jobs with fakes made of their manuals, and job scripts as sites' documents have them."""
 
 import json
 import os
@@ -15,9 +15,8 @@ import pytest
 from deployer.connected.bundle.pyz import make_pyz
 from deployer.connected.site_profile import plan as planning
 from deployer.connected.site_profile.profile import Profile, load
-from deployer.contract.base.errors import Refused
 from deployer.contract.bundle.job import Job
-from deployer.contract.site.plan import MPICH_ABI, NO_MPI, OPENMPI, NodeShape, Plan, StartOption
+from deployer.contract.site.plan import MPICH_ABI, NO_MPI, NodeShape, Plan, StartOption
 from deployer.site.run import run
 from deployer.site.run.prepare import placeholders, start_option
 from deployer.site.run.prepare.request import RunRequest
@@ -29,7 +28,6 @@ HOST = os.uname().nodename
 #: The program, the batch system and its variables, by launcher.
 SITES: dict[str, tuple[str, str, dict[str, str]]] = {
     "pals": ("mpiexec", "pbs", {"PBS_JOBID": "7.pbs01", "PBS_NODEFILE": "hosts"}),
-    "jsrun": ("jsrun", "lsf", {"LSB_JOBID": "7", "LSB_DJOB_HOSTFILE": "launch"}),
     "ibrun": ("ibrun", "slurm", {"SLURM_JOB_ID": "7", "SLURM_NNODES": "1"}),
 }
 #: srun of the one node, for the step that ibrun does not start.
@@ -109,7 +107,7 @@ def test_a_job_starts_its_ranks(launcher: str, tmp_path: Path) -> None:
     assert {call[0] for call in calls} == {SITES[launcher][0]}
 
 
-@pytest.mark.parametrize("launcher", ["pals", pytest.param("jsrun", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("launcher", ["pals"])
 def test_a_rank_that_fails_ends_the_others(launcher: str, tmp_path: Path) -> None:
     begin = time.monotonic()
     code, result, out = (case := Case(tmp_path, launcher, FAILS)).ended(case.start())
@@ -118,7 +116,7 @@ def test_a_rank_that_fails_ends_the_others(launcher: str, tmp_path: Path) -> Non
     assert any(finding["code"] == "payload.failed" for finding in result["findings"]), result["findings"]
 
 
-@pytest.mark.parametrize("launcher", ["pals", pytest.param("jsrun", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("launcher", ["pals"])
 def test_the_ranks_are_asked_to_end_at_the_time_limit(launcher: str, tmp_path: Path) -> None:
     case = Case(tmp_path, launcher, WAITS)
     process = case.start()
@@ -195,30 +193,3 @@ def test_frontera_starts_ranks_with_ibrun(tmp_path: Path, monkeypatch: pytest.Mo
     for word in ("--nodes=2", "--ntasks-per-node=4", "--partition=normal", "export SLURM_NTASKS=8", "launch=(ibrun\n)",
                  "I_MPI_PIN_DOMAIN=28:compact", "type -P ibrun", "module load impi/19.0.9", "--abort"):  # fmt: skip
         assert word in text
-
-
-def test_summit_starts_ranks_with_jsrun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """OLCF's guide to Summit: batch scripts, resource sets, `jsrun -n1 hostname` on a compute node."""
-    monkeypatch.setattr(start_option, "vetoes", lambda *_: {})
-    gpus = {"kind": "nvidia", "count": 6}
-    node = {"sockets": 2, "cores": 42, "threads_per_core": 4, "memory_total_mb": 524288, "gpus": gpus}
-    text = of_site(site("lsf", node=node, launchers=["jsrun"], queue="batch"), "normal", 6, 7, tmp_path)
-    for word in ("#BSUB -nnodes 2 ", "#BSUB -W 0:30 ", "-q batch",
-                 "< <(jsrun -n 2 -r 1 -a 1 -c 1 -g 0 --smpiargs=off uname -n",
-                 "launch=(jsrun -n 2 -r 1 -a 6 -c 42 -g 6 -b packed:7 -d packed -X 1 --smpiargs=off"):  # fmt: skip
-        assert word in text
-    assert not any(word in text for word in ("span[", "affinity[", "-gpu", "#BSUB -n "))
-    shared = of_site(site("lsf", node=node, launchers=["jsrun"]), "normal", 84, 1, tmp_path / "shared")
-    assert "-a 84 -c 21 -g 6 -b packed:smt:1" in shared
-
-
-@pytest.mark.parametrize("which", [{"launchers": ["jsrun"]}, {"launcher": "jsrun"}])
-@pytest.mark.parametrize("abi", [MPICH_ABI, OPENMPI])
-def test_jsrun_alone_reaches_the_nodes_so_no_launcher_of_an_image_is_planned(which: dict[str, Any], abi: str) -> None:
-    node = {"sockets": 2, "cores": 42, "threads_per_core": 4, "memory_total_mb": 524288}
-    with pytest.raises(Refused, match="only jsrun reaches the job's nodes"):
-        planning.make_plan(site("lsf", node=node, launch="inside", **which), "hello:1", [abi], "normal")
-    outside = planning.make_plan(site("lsf", node=node, **which), "hello:1", [abi], "normal")
-    assert (outside.launch, outside.inside) == ("outside", None)
-    without = planning.make_plan(site("lsf", node=node, launch="inside", **which), "hello:1", [NO_MPI], "normal")
-    assert without.start_options[0].launcher == "jsrun"

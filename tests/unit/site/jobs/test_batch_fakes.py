@@ -146,14 +146,6 @@ def test_lsf_reserves_cores_or_hardware_threads_and_a_nodes_memory():
     assert '-R "affinity[thread(4)]"' in SCHEDULERS["lsf"].directives(asked._replace(hyperthreads=True))
 
 
-@pytest.mark.parametrize("kind", ["lsf"], indirect=True)
-def test_lsf_with_launch_nodes_reads_a_file_and_gives_whole_nodes(kind, tmp_path):
-    path = script(kind, tmp_path, launch_node=True, gpus=GpuRequest("gpu", 4), exclusive=True)
-    assert not any(f"#BSUB {word}" in Path(path).read_text() for word in ("-n ", "-R", "-gpu", "-x"))
-    assert "#BSUB -nnodes 2\n" in Path(path).read_text()
-    assert submit(kind, path)
-
-
 @pytest.mark.thorough
 def test_a_job_with_gpus_and_one_that_follows(kind, tmp_path):
     first = submit(kind, script(kind, tmp_path, gpus=GpuRequest("ngpus", 4, "v100" if kind == "lsf" else None)))

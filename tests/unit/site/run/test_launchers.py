@@ -133,7 +133,7 @@ def test_on_one_machine_nothing_is_asked_of_slurm():
 
 def test_a_failed_rank_must_end_by_a_signal_where_an_exit_code_does_not_end_the_others():
     names = [name for name, launcher in LAUNCHERS.items() if not launcher.ends_on_exit]
-    assert names == ["mpiexec.hydra", "ibrun", "jsrun"]
+    assert names == ["mpiexec.hydra", "ibrun"]
 
 
 def test_pals_binds_whole_cores_and_starts_programs_from_their_own_path():
@@ -157,20 +157,6 @@ def test_pals_gets_the_cpus_of_each_rank_where_the_site_keeps_cores_for_itself()
     firsts = [1, 9, 17, 25, 33, 41, 53, 61, 69, 77, 85, 93]
     lists = ":".join("%d-%d,%d-%d" % (at, at + 7, at + 104, at + 111) for at in firsts)
     assert LAUNCHERS["pals"].words(how)[-2:] == ["--cpu-bind", "list:" + lists]
-
-
-@pytest.mark.parametrize(
-    ("ranks", "threads", "words"),
-    [
-        (6, 7, "-n 2 -r 1 -a 6 -c 42 -g 6 -b packed:7 -d packed -X 1"),
-        (84, 1, "-n 2 -r 1 -a 84 -c 21 -g 6 -b packed:smt:1 -d packed -X 1"),
-    ],
-)
-def test_jsrun_makes_one_resource_set_per_node(ranks, threads, words):
-    shape = NodeShape(2, 42, 4, 500000, gpus=6)
-    how = LaunchRequest(lay_out(2, ranks, threads, shape), "", "jsrun")
-    assert " ".join(LAUNCHERS["jsrun"].words(how)) == "jsrun " + words
-    assert LAUNCHERS["jsrun"].words(how._replace(pmi="none"))[-1] == "--smpiargs=off"
 
 
 def test_ibrun_reads_the_batch_job():

@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
-"""mpiexec of PALS, ibrun and jsrun by their manuals; words that a manual does not list are refused.
+"""mpiexec of PALS and ibrun by their manuals; words that a manual does not list are refused.
 
 - mpiexec: options, binding keywords, PMI types, abort on failure, exit codes and signals as in HPE's craycli
   (cray/modules/mpiexec/cli.py, cray/pals.py). A host file has a bare name per line (seen by users of Polaris).
 - ibrun: TACC-Docs, docs/hpc/frontera/launching.md: without words, or with -n and -o together. It reads the numbers that
   ``sbatch -n`` and ``-N`` set.
-- jsrun: OLCF's guide to Summit ("Common jsrun Options", known issues), and -X and packed:smt of IBM's jsrun page.
 
 All ranks run on this host; $FAKE_HOSTS names the job's nodes. Each call is a line in $FAKE_CALLS.
 """
@@ -31,10 +30,6 @@ ONE_DASH = re.compile("np|ppn|soft|host|hosts|hostlist|hostfile|arch|wdir|path|f
 LETTERS = {"-n": "np", "-f": "hostfile", "-d": "depth", "-l": "label"}
 RANGES = r"\d+(-\d+)?(,\d+(-\d+)?)*"
 BIND = re.compile(r"(verbose,)?(none|numa|socket|core|thread|depth|list:{0}(:{0})*|mask:[0-9a-fx,]+)$".format(RANGES))
-JSRUN = {
-    "-n": "nrs", "-a": "tasks_per_rs", "-c": "cpu_per_rs", "-g": "gpu_per_rs", "-b": "bind", "-r": "rs_per_host",
-    "-l": "latency_priority", "-d": "launch_distribution", "-E": "env", "-X": "exit_on_error",
-}  # fmt: skip
 
 
 def fail(words):
@@ -80,35 +75,13 @@ def ibrun(words):
     return ranks, ranks // int(os.environ["SLURM_NNODES"]), {"PMI_RANK": 0, "MPI_LOCALRANKID": 1}, True, words
 
 
-def jsrun(words):
-    if "TMPDIR" in os.environ:
-        fail("Error: Remote JSM server is not responding on host batch5")
-    found = {}
-    while words and words[0].startswith("-"):
-        name, equals, value = words.pop(0).partition("=")
-        option = JSRUN.get(name[:2], "") if not name.startswith("--") else name[2:]
-        if option not in (*JSRUN.values(), "smpiargs", "immediate", "progress"):
-            fail("jsrun: unrecognized option " + name)
-        found[option] = value if equals else words.pop(0)
-    sets, tasks, cores = (int(found[name]) for name in ("nrs", "tasks_per_rs", "cpu_per_rs"))
-    per_host = int(found["rs_per_host"])
-    bind = re.match(r"(none|rs|packed:(smt:)?(\d+))$", found.get("bind", "packed:1"))
-    distribution = re.match(r"(packed|cyclic|plane:\d+)$", found.get("launch_distribution", "packed"))
-    if not bind or not distribution or sets != per_host * len(HOSTS):
-        fail("jsrun: cannot place %r" % found)
-    if not bind.group(2) and tasks * int(bind.group(3) or 1) > cores:
-        fail("Warning: more than 1 task/rank assigned to a core")
-    names = {"JSM_NAMESPACE_RANK": 0, "JSM_NAMESPACE_LOCAL_RANK": 1, "PMIX_RANK": 0}
-    return sets * tasks, per_host * tasks, names, found.get("exit_on_error") == "1", words
-
-
 def main(name, words):
     with open(os.environ["FAKE_CALLS"], "a") as stream:
         stream.write(json.dumps([name, *words]) + "\n")
     if words == ["--version"]:
         print("mpiexec version 1.8.0 revision 0")
         return 0
-    ranks, per_node, names, aborts, command = {"mpiexec": pals, "ibrun": ibrun, "jsrun": jsrun}[name](words)
+    ranks, per_node, names, aborts, command = {"mpiexec": pals, "ibrun": ibrun}[name](words)
     started = []
     for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, lambda number, frame: [each.send_signal(number) for each in started])
