@@ -1,4 +1,4 @@
-"""Commands for bundles and installed images: verify, list, remove, gc."""
+"""Commands for bundles and installed images: verify, list, join, log, remove, gc."""
 
 import argparse
 import os
@@ -16,7 +16,8 @@ from deployer.site.install import admit
 from deployer.site.install import gc as collecting
 from deployer.site.install import remove as removing
 from deployer.site.jobs import jobfolders
-from deployer.site.storage import space, store
+from deployer.site.storage import events, group, space, store
+from deployer.site.storage.store import InstalledImage
 from deployer.system import files, terminal
 from deployer.system.trust import policy, several_bundles
 from deployer.system.trust import verify as verifying
@@ -39,6 +40,9 @@ def add_parsers(subparsers: Any) -> None:
     common.add(command, "bundle", "BUNDLE.tar", "a bundle, as `deployer pack` wrote it on the laptop")
     common.add(command, "--signers", "FILE", common.SIGNERS)
     common.add_store_command(subparsers, "list", _list)
+    command = common.add_store_command(subparsers, "join", _join)
+    common.add(command, "store", "STORE", "a root folder of somebody whom you trust, which you may read")
+    common.add_store_command(subparsers, "log", _log)
     command = common.add_store_command(subparsers, "remove", _remove)
     common.add(command, "image", store.REFERENCE, "an installed image: see `list`", nargs="?")
     common.flag(command, "--all", "remove all images, bundles, logs and this tool")
@@ -98,21 +102,63 @@ def _list(args: argparse.Namespace) -> None:
     newest = {image.receipt.name: image.folder for image in reversed(images)}  # the last one, the newest, counts
     current = set(newest.values())
     if args.json:
-        records = [dict(image.receipt.record(), folder=image.folder) for image in images]
+        records = [
+            dict(image.receipt.record(), folder=image.folder, uses=[use._asdict() for use in group.uses(image.folder)])
+            for image in images
+        ]
         terminal.show_json({"images": [dict(record, current=record["folder"] in current) for record in records]})
         return
-    rows = []
+    rows, who = [], {image.folder: _who(where, image) for image in images}
     for image in images:
         receipt = image.receipt
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(receipt.installed))
         mark = "*" if image.folder in current else ""
-        rows.append([mark, store.short(receipt.digest), space.human(receipt.bytes), when, receipt.label])
+        row = [mark, store.short(receipt.digest), space.human(receipt.bytes), when, receipt.label]
+        rows.append(row + ([who[image.folder]] if any(who.values()) else []))
     if rows:
-        terminal.show(*common.table(("", "DIGEST", "SIZE", "INSTALLED", "IMAGE"), rows, ("SIZE",)))
+        head = ("", "DIGEST", "SIZE", "INSTALLED", "IMAGE", "GROUP")
+        terminal.show(*common.table(head[: len(rows[0])], rows, ("SIZE",)))
     if len(rows) > len(current):
         terminal.show("* the current image: NAME selects it; for others use NAME:VERSION or NAME@DIGEST")
     if not images:
         terminal.tell(f"no image is installed under {where.root}")
+
+
+def _who(where: store.Store, image: InstalledImage) -> str:
+    """Return whose image of a group's store it is; for one of this store, which members used it, and when."""
+    if image.store.root != where.root:
+        return "of " + group.user(os.stat(image.folder).st_uid)
+    uses = group.uses(image.folder)
+    return ", ".join("{} {}".format(use.user, time.strftime("%Y-%m-%d", time.localtime(use.last))) for use in uses)
+
+
+def _join(args: argparse.Namespace) -> None:
+    where = store.locate(args.root)
+    joined = group.join(where.root, args.store)
+    os.makedirs(where.images, exist_ok=True)  # so that the .pyz there knows its root folder
+    where.bring_tool()
+    owner = group.user(joined.owner)
+    events.note(where.root, "join", store=joined.folder)
+    record = {"root": where.root, "store": joined.folder, "owner": owner, "uid": joined.owner}
+    text = f"{where.root} also uses the images of {joined.folder}, which only {owner} (uid {joined.owner}) can change"
+    common.show_result(args, record, text)
+
+
+def _log(args: argparse.Namespace) -> None:
+    where = _existing(args)
+    noted = list(events.read(where.root))
+    whole = [event for event in noted if event]
+    if len(noted) > len(whole):
+        terminal.warn("%d lines of %s/%s are not events" % (len(noted) - len(whole), where.root, events.FILE))
+    if common.as_json(args, {"events": [event._asdict() for event in whole]}):
+        return
+    rows = []
+    for event in whole:
+        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event.time))
+        who = event.user + (f" ({event.login})" if event.login else "")
+        what = [event.bundle, event.store and "of " + event.store, event.job, event.job_id]
+        rows.append([when, who, event.action, store.short(event.digest), " ".join(filter(None, what))])
+    terminal.show(*common.table(("TIME", "USER", "ACTION", "DIGEST", "IMAGE"), rows) if rows else ())
 
 
 def _existing(args: argparse.Namespace) -> store.Store:
@@ -131,12 +177,16 @@ def _remove(args: argparse.Namespace) -> None:
     if args.all:
         there = files.is_folder(where.root)
         left = removing.uninstall(where, args.job_folders, args.force)
+        if left:  # else nothing is left to write to
+            events.note(where.root, "remove --all")
         rest = "; not removed: {}".format(", ".join(left)) if left else ""
         text = "removed %s%s" if there else "there is no folder %s%s"
         common.show_result(args, {"removed": where.root, "left": left}, text % (where.root, rest))
         return
     image = where.find(args.image)
+    where.check_own(image)
     removing.remove(where, image, args.force)
+    events.note_image(where, "remove", image)
     common.show_result(args, {"removed": image.folder}, f"removed {image.folder}")
 
 
@@ -146,9 +196,12 @@ def _gc(args: argparse.Namespace) -> None:
         return
     if args.older_than is not None or args.yes:
         raise UsageError("--older-than and --yes require --jobs", "see: gc --help")
-    garbage = collecting.find(_existing(args), args.keep or _KEPT_IMAGES)
+    where = _existing(args)
+    garbage, images = collecting.find(where, args.keep or _KEPT_IMAGES), {each.folder: each for each in where.own()}
     if not args.dry_run:
         garbage = collecting.collect(garbage)
+        for image in (images[item.path] for item in garbage if item.path in images and not item.spared):
+            events.note_image(where, "gc", image)
     if common.as_json(args, {"dry_run": args.dry_run, "garbage": [dict(item._asdict()) for item in garbage]}):
         return
     for item in garbage:

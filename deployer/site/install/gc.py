@@ -54,7 +54,7 @@ def find(store: Store, keep: int) -> List[Garbage]:
         for path in store.rests()
     ]
     kept: Dict[str, int] = {}
-    for image in store.installed():  # the newest first
+    for image in store.own():  # the newest first
         name = image.receipt.name
         kept[name] = kept.get(name, 0) + 1
         if kept[name] > keep:

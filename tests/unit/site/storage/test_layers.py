@@ -58,7 +58,7 @@ def test_one_rootfs_and_the_rest_is_each_ones_own(store, images):
     for image in images:
         assert Path(image.app + "/v").read_text() == image.receipt.version
         assert (image.receipt.files, image.receipt.bytes) == (len(bundles.ENTRIES) + 1, 609 + 1)
-    assert inventory.check(store, second).missing == 0
+    assert inventory.check(second).missing == 0
 
 
 def test_the_layer_goes_with_the_last_image(store, images):
@@ -287,7 +287,7 @@ def test_images_that_are_elsewhere_without_their_layers_are_refused(tmp_path, st
     assert os.listdir(store.images) == []
     os.symlink(str(other / "layers"), store.layers)  # as the hint says; the folder is made
     image = installing.install(bundle(tmp_path), store).image
-    assert inventory.check(store, image).missing == 0
+    assert inventory.check(image).missing == 0
     assert os.listdir(str(other / "layers")) == [os.path.basename(image.layers[0])]
 
 
@@ -305,7 +305,7 @@ def test_an_image_of_an_older_deployer(tmp_path, store):
     image = installing.install(bundle(tmp_path, "1"), store).image
     tree = described(image.rootfs)
     own_form(image)
-    assert (image.layers, inventory.check(store, image).missing) == ([], 0)
+    assert (image.layers, inventory.check(image).missing) == ([], 0)
     assert installing.install(bundle(tmp_path, "1"), store).known
     second = installing.install(bundle(tmp_path, "2"), store).image
     assert described(second.rootfs) == described(image.rootfs) == tree
@@ -354,7 +354,7 @@ def test_the_same_wheels_are_unpacked_and_compiled_once(tmp_path, store, compile
     installing.bytecode.restore(second.folder, str(tmp_path / "node"))
     assert os.path.isfile(str(tmp_path / "node/variants/openmpi/lib/__pycache__/m.pyc"))
     remove.remove(store, first, force=True)
-    assert inventory.check(store, second).missing == 0
+    assert inventory.check(second).missing == 0
     remove.remove(store, second, force=True)
     assert os.listdir(store.layers) == []
 
