@@ -54,7 +54,7 @@ def add_parsers(subparsers: Any) -> None:
     common.flag(command, "--jobs", "remove the folders of old finished jobs instead")
     text = "with --jobs: folders unchanged for this time, such as 30d or 12h (default: 30d)"
     common.add(command, "--older-than", "TIME", text, type=duration)
-    common.flag(command, "--yes", "with --jobs: remove folders with results too, without asking")
+    common.flag(command, "--yes", "with --jobs: remove folders with results too")
 
 
 def duration(text: str) -> int:
@@ -102,10 +102,7 @@ def _list(args: argparse.Namespace) -> None:
     newest = {image.receipt.name: image.folder for image in reversed(images)}  # the last one, the newest, counts
     current = set(newest.values())
     if args.json:
-        records = [
-            dict(image.receipt.record(), folder=image.folder, uses=[use._asdict() for use in group.uses(image.folder)])
-            for image in images
-        ]
+        records = [dict(each.receipt.record(), folder=each.folder, uses=group.uses(each.folder)) for each in images]
         terminal.show_json({"images": [dict(record, current=record["folder"] in current) for record in records]})
         return
     rows, who = [], {image.folder: _who(where, image) for image in images}
@@ -128,8 +125,8 @@ def _who(where: store.Store, image: InstalledImage) -> str:
     """Return whose image of a group's store it is; for one of this store, which members used it, and when."""
     if image.store.root != where.root:
         return "of " + group.user(os.stat(image.folder).st_uid)
-    uses = group.uses(image.folder)
-    return ", ".join("{} {}".format(use.user, time.strftime("%Y-%m-%d", time.localtime(use.last))) for use in uses)
+    uses = sorted(group.uses(image.folder).items())
+    return ", ".join(time.strftime(f"{name} %Y-%m-%d", time.localtime(last)) for name, last in uses)
 
 
 def _join(args: argparse.Namespace) -> None:
@@ -145,20 +142,15 @@ def _join(args: argparse.Namespace) -> None:
 
 
 def _log(args: argparse.Namespace) -> None:
-    where = _existing(args)
-    noted = list(events.read(where.root))
-    whole = [event for event in noted if event]
-    if len(noted) > len(whole):
-        terminal.warn("%d lines of %s/%s are not events" % (len(noted) - len(whole), where.root, events.FILE))
-    if common.as_json(args, {"events": [event._asdict() for event in whole]}):
+    noted = events.read(_existing(args).root)
+    if common.as_json(args, {"events": [each._asdict() for each in noted]}):
         return
     rows = []
-    for event in whole:
-        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event.time))
-        who = event.user + (f" ({event.login})" if event.login else "")
-        what = [event.bundle, event.store and "of " + event.store, event.job, event.job_id]
-        rows.append([when, who, event.action, store.short(event.digest), " ".join(filter(None, what))])
-    terminal.show(*common.table(("TIME", "USER", "ACTION", "DIGEST", "IMAGE"), rows) if rows else ())
+    for each in noted:
+        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(each.time))
+        who, what = " as ".join(filter(None, (each.login, each.user))), (each.bundle, each.job, each.job_id, each.store)
+        rows.append([when, who, each.action, store.short(each.digest), " ".join(filter(None, what))])
+    terminal.show(*common.table(("TIME", "USER", "ACTION", "DIGEST", "WHAT"), rows))
 
 
 def _existing(args: argparse.Namespace) -> store.Store:
@@ -186,7 +178,7 @@ def _remove(args: argparse.Namespace) -> None:
     image = where.find(args.image)
     where.check_own(image)
     removing.remove(where, image, args.force)
-    events.note_image(where, "remove", image)
+    events.note(where.root, "remove", image)
     common.show_result(args, {"removed": image.folder}, f"removed {image.folder}")
 
 
@@ -201,7 +193,7 @@ def _gc(args: argparse.Namespace) -> None:
     if not args.dry_run:
         garbage = collecting.collect(garbage)
         for image in (images[item.path] for item in garbage if item.path in images and not item.spared):
-            events.note_image(where, "gc", image)
+            events.note(where.root, "gc", image)
     if common.as_json(args, {"dry_run": args.dry_run, "garbage": [dict(item._asdict()) for item in garbage]}):
         return
     for item in garbage:
@@ -214,15 +206,7 @@ def _gc_jobs(args: argparse.Namespace) -> None:
         raise UsageError("--keep cannot be used with --jobs: it is a number of images", "see: gc --help")
     where = _existing(args)
     folders_of_jobs = jobfolders.find(where, _OLD_SECONDS if args.older_than is None else args.older_than)
-    free = [item for item in folders_of_jobs if not item.spared]
-    asked = [item for item in free if item.keeps]
-    yes = args.yes
-    if asked and not (yes or args.dry_run or args.json) and common.can_ask():
-        for item in asked:
-            terminal.complain([f"{os.path.basename(item.path)}: {item.keeps}"])
-        answer = terminal.ask("remove these %d job folders, with their results? [y/N]" % len(asked))
-        yes = answer.lower() in ("y", "yes")
-    doomed = [item for item in free if yes or not item.keeps]
+    doomed = [item for item in folders_of_jobs if not item.spared and (args.yes or not item.keeps)]
     if not args.dry_run:
         jobfolders.collect(where, doomed)
     folders = [dict(item._asdict(), removed=item in doomed and not args.dry_run) for item in folders_of_jobs]

@@ -103,7 +103,7 @@ def show_received(
         image, known, warnings, bundle = receiving(meter)
         where.bring_tool()
     if not known:
-        events.note_image(where, "install", image)
+        events.note(where.root, "install", image)
     receipt, seconds = image.receipt, time.time() - started
     squashed = squashed_now(image, jobs) if squashfs else None
     if as_json:
@@ -140,7 +140,7 @@ def _take_plan(args: argparse.Namespace) -> None:
     where, (data, what) = store.locate(args.root), _sent(args.file, "the plan")
     taken = take_plan.take(data, what, where, args.signers)
     path = taken.image.newer_plan(taken.update.site)
-    events.note_image(where, "take-plan", taken.image)
+    events.note(where.root, "take-plan", taken.image)
     signers, warnings = taken.signers, list(taken.warnings)
     record = {"plan": path, "bundle": taken.update.bundle, "signers": signers, "warnings": warnings}
     if common.as_json(args, record):
@@ -155,8 +155,7 @@ def squashed_now(image: InstalledImage, jobs: Optional[int] = None) -> "Optional
     """Make the SquashFS file of an image and return it; None if the file already exists."""
     if files.is_file(squash.path(image.folder)):
         return None
-    with Meter("squash") as meter:
-        return squash.make(image, jobs or min(workers.cores(), workers.MOST), meter)
+    return squash.make(image, jobs or min(workers.cores(), workers.MOST))
 
 
 def _squashed_line(image: InstalledImage, squashed: "Optional[Squashed]") -> str:

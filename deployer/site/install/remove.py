@@ -92,8 +92,8 @@ def _check_jobs(store: Store, name: str, uses: Callable[[Launch], bool]) -> None
 def uninstall(store: Store, with_jobs: bool = False, force: bool = False) -> List[str]:
     """Remove everything that deployer made under the root folder, and the folder itself if it is then empty.
 
-    Job folders contain users' results: they are kept, like the events, unless ``with_jobs``. Raises the errors of ``remove``, before
-    anything is removed.
+    Job folders contain users' results: they are kept, like the events, unless ``with_jobs``. Raises the errors of
+    ``remove``, before anything is removed.
 
     Returns:
         The names that are left in the root folder.

@@ -125,7 +125,7 @@ def prepare(store: Store, request: ExecRequest, action: str = "") -> Tuple[Runti
         own = settings.environment.get("HOME", "/")
         settings = settings._replace(workdir=working_folder(settings.binds, own, _here()))
     if action and events.is_first():
-        events.note_image(store, action, installed)
+        events.note(store.root, action, installed)
         group.mark([installed.folder, *(item.carrier.folder for item in carriers)])
     return runtime, settings, bool(option and option.join)
 

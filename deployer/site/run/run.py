@@ -63,7 +63,7 @@ def submit(folder: str) -> str:
     except DeployerError as error:  # job.sh writes the id too
         terminal.warn(f"job {job_id} was submitted, but: {error.message}")
     root, label = os.path.dirname(os.path.dirname(os.path.abspath(folder))), f"{launch.bundle}:{launch.version}"
-    events.note(root, "run", label, launch.digest, job=launch.job, job_id=job_id)
+    events.note(root, "run", bundle=label, digest=launch.digest, job=launch.job, job_id=job_id)
     return job_id
 
 

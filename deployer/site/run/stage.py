@@ -139,7 +139,9 @@ def need(installed: InstalledImage, manifest: Manifest, ranks_mb: int) -> Stagin
     size += engine
     objections = {}
     if not files.is_file(installed.bundle):
-        unkept = Obstacle(f"its bundle is not under {installed.store.bundles}", "install it again with --keep, or push it again")
+        unkept = Obstacle(
+            f"its bundle is not under {installed.store.bundles}", "install it again with --keep, or push it again"
+        )
         objections = {plans.MEMORY: unkept, plans.DISK: unkept}
     sizes = {plans.MEMORY: _mib(size), plans.DISK: _mib(size)}
     squashed = squash.path(installed.folder)

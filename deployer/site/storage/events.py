@@ -7,19 +7,19 @@ system. It is a record, not a protection: its owner can change it, unless root f
 import os
 import socket
 import time
-from typing import Iterator, NamedTuple, Optional
+from contextlib import suppress
+from typing import List, NamedTuple, Optional
 
 from deployer.contract.base import json_records, records
 from deployer.contract.base.errors import DeployerError
+from deployer.contract.base.text import counted
 from deployer.site.storage import group
-from deployer.site.storage.store import InstalledImage, Store
+from deployer.site.storage.store import InstalledImage
 from deployer.system import files, terminal
 
 FILE = "events.jsonl"
-#: The user who logged in, which `su` and `sudo` do not change, and its value if nobody did.
-_LOGIN, _NO_LOGIN = "/proc/self/loginuid", 2**32 - 1
-#: Variables with a process's number among those of a launcher's step.
-_RANKS = ("SLURM_PROCID", "PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
+#: What the kernel shows as the user who logged in, which `su` and `sudo` do not change, if nobody did.
+_NO_LOGIN = 2**32 - 1
 
 
 class Event(NamedTuple):
@@ -52,49 +52,36 @@ class Event(NamedTuple):
     job_id: str = ""
 
 
-def note(root: str, action: str, bundle: str = "", digest: str = "", **more: str) -> None:
-    """Append an event. If that fails, a warning is printed: on a full disk, `gc` must still work."""
-    uid = os.getuid()
-    event = Event(int(time.time()), action, group.user(uid), uid, socket.gethostname(), _login(uid), bundle, digest)
-    line = json_records.dumps(json_records.stamped("event", records.short(event._replace(**more))))
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+def note(root: str, action: str, image: Optional[InstalledImage] = None, **more: str) -> None:
+    """Append an event, perhaps about an image. On a full disk, a warning is printed: `gc` must still work."""
+    uid, login, path = os.getuid(), _NO_LOGIN, os.path.join(root, FILE)
+    with suppress(OSError, ValueError), open("/proc/self/loginuid") as stream:
+        login = int(stream.read())
+    if image:
+        place = "" if image.store.root == root else image.store.root
+        more.update(bundle=image.receipt.label, digest=image.receipt.digest, store=place)
+    who = "" if login in (uid, _NO_LOGIN) else group.user(login)
+    event = Event(int(time.time()), action, group.user(uid), uid, socket.gethostname(), who, **more)
     try:
-        descriptor = os.open(os.path.join(root, FILE), flags, 0o666)
-        try:
-            os.write(descriptor, line)
-        finally:
-            os.close(descriptor)
+        files.append(path, json_records.dumps(json_records.stamped("event", records.short(event))))
     except OSError as error:
-        terminal.warn(f"cannot write to {os.path.join(root, FILE)}: {error.strerror}")
-
-
-def note_image(store: Store, action: str, image: InstalledImage, **more: str) -> None:
-    """Append an event about an installed image, which may be a group's."""
-    receipt, place = image.receipt, image.store.root
-    note(store.root, action, receipt.label, receipt.digest, store="" if place == store.root else place, **more)
+        terminal.warn(f"cannot write to {path}: {error.strerror}")
 
 
 def is_first() -> bool:
     """Return whether this process is the first of a launcher's step, or in none: thousands need not be noted."""
-    return all(os.environ.get(name, "0") == "0" for name in _RANKS)
+    return all(os.environ.get(name, "0") == "0" for name in ("SLURM_PROCID", "PMI_RANK", "OMPI_COMM_WORLD_RANK"))
 
 
-def _login(uid: int) -> str:
-    try:
-        login = int(files.read_text(_LOGIN))
-    except (DeployerError, ValueError):
-        return ""
-    return "" if login in (uid, _NO_LOGIN) else group.user(login)
-
-
-def read(root: str) -> Iterator[Optional[Event]]:
-    """Yield the events, the oldest first; None for a line that is not one."""
-    path = os.path.join(root, FILE)
-    if not files.lexists(path):
-        return
-    with files.errors_named("read " + path), files.open_regular(path, follow=False) as stream:
-        for line in stream:
+def read(root: str) -> List[Event]:
+    """Return the events, the oldest first; lines that are none are left out with a warning."""
+    path, noted, others = os.path.join(root, FILE), [], 0
+    with files.errors_named("read " + path), suppress(FileNotFoundError), files.open_regular(path, follow=False) as log:
+        for line in log:
             try:
-                yield records.read(Event, json_records.loads(line, "event", path))
+                noted.append(records.read(Event, json_records.loads(line, "event", path)))
             except DeployerError:
-                yield None
+                others += 1
+    if others:
+        terminal.warn(f"{path}: left out {counted(others, 'line')} that are not events")
+    return noted

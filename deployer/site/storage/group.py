@@ -14,7 +14,7 @@ import pwd
 import stat
 import time
 from contextlib import suppress
-from typing import Iterable, List, NamedTuple, Optional, Sequence
+from typing import Dict, Iterable, NamedTuple, Optional, Sequence, Set
 
 from deployer.contract.base import json_records, records
 from deployer.contract.base.errors import Refused, UsageError
@@ -39,18 +39,6 @@ class GroupStore(NamedTuple):
 
     folder: str
     owner: int
-
-
-class Use(NamedTuple):
-    """A user of an image.
-
-    Attributes:
-        user: the name.
-        last: seconds since the epoch.
-    """
-
-    user: str
-    last: int
 
 
 def user(uid: int) -> str:
@@ -84,8 +72,8 @@ def join(root: str, folder: str) -> GroupStore:
     if before not in (None, store):
         text = f"{root} uses {before.folder} of {user(before.owner)}, not {real} of {user(store.owner)}"
         raise Refused(text, f"if the new one is right, remove {os.path.join(root, RECORD)} first")
-    inside = (os.walk(os.path.join(real, name)) for name in _USED)
-    check(store, [os.path.join(top, name) for walk in inside for top, *both in walk for name in sum(both, [])])
+    inside = (each for name in _USED for each in os.walk(os.path.join(real, name)))
+    check(store, [os.path.join(top, name) for top, folders, names in inside for name in folders + names])
     files.write_text(os.path.join(root, RECORD), json_records.pretty(json_records.stamped(SCHEMA, store._asdict())))
     return store
 
@@ -95,18 +83,19 @@ def check(store: GroupStore, paths: Iterable[str]) -> None:
 
     The last part of a path may be a link: in a folder that only the owner can change, it is the owner's.
     """
-    ends = set(paths) | {os.path.join(store.folder, name) for name in _USED[:2]}
-    above, folders = set(), {os.path.dirname(path) for path in ends}
-    while folders - {"/", ""}:
-        above |= folders
-        folders = {os.path.dirname(path) for path in folders}
+    ends = {*paths, *(os.path.join(store.folder, name) for name in _USED[:2])}
+    above: Set[str] = set()
+    for path in ends:
+        while path not in above and path != "/":
+            path = os.path.dirname(path)
+            above.add(path)
     for path in sorted(above | ends):
         state = files.status(path, follow=False)
-        fault = "it is gone" if state is None else _fault(state, store, path, path in ends - above)
+        fault = _fault(state, store, path, path not in above) if state else "it is gone"
         if fault:
             raise Refused(
                 f"the group's store cannot be trusted: {path}: {fault}",
-                f"{user(store.owner)} can correct it: chmod -R go-w there, chmod +t above; or remove {RECORD} in your ROOT",
+                f"ask {user(store.owner)}: chmod -R go-w, chmod +t above it; or remove {RECORD} from your root folder",
             )
 
 
@@ -123,7 +112,7 @@ def _fault(state: os.stat_result, store: GroupStore, path: str, is_end: bool) ->
 
 
 def check_image(root: str, tops: Sequence[str], others: Sequence[str]) -> None:
-    """Check the folders of an image and its layers, and the files ``others`` as far as they exist, as ``check`` does."""
+    """Do the same for the folders ``tops`` of an image and its layers, and for those files of ``others`` that exist."""
     store = read(root)
     if store:
         paths = [os.path.join(top, name) for top in tops for name in files.names(top)]
@@ -133,34 +122,31 @@ def check_image(root: str, tops: Sequence[str], others: Sequence[str]) -> None:
 def mark(folders: Iterable[str]) -> None:
     """Note in the store that this user uses the images in ``folders``, if its owner made a folder for that."""
     for folder in folders:
-        root, name = os.path.dirname(os.path.dirname(folder)), os.path.basename(folder)
-        path = os.path.join(root, USES, "%s-%d" % (name, os.getuid()))
         with suppress(OSError):  # there is no such folder, or another user took the name, which `uses` shows
-            flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-            descriptor = os.open(path, flags, 0o644)
-            try:
-                os.utime(descriptor)
-            finally:
-                os.close(descriptor)
+            files.append("%s-%d" % (_mark(folder), os.getuid()), b"")
 
 
-def uses(folder: str) -> List[Use]:
-    """Return who used the image in ``folder`` from other root folders, the last one first.
+def uses(folder: str) -> Dict[str, int]:
+    """Return who used the image in ``folder`` from other root folders, and when, in seconds since the epoch.
 
-    Members can write any names, but only as themselves. One that is not its maker's counts as used now.
+    Members can write any names, but only as themselves. A mark with another user's name counts as a use now.
     """
-    found, (parent, name) = [], os.path.split(folder)
-    place = os.path.join(os.path.dirname(parent), USES)
-    for mark_name in files.names(place):
-        state = files.status(os.path.join(place, mark_name), follow=False)
-        if state and mark_name.startswith(name + "-"):
-            is_own = mark_name == "%s-%d" % (name, state.st_uid)
-            found.append(Use(user(state.st_uid), int(state.st_mtime if is_own else time.time())))
-    return sorted(found, key=lambda use: -use.last)
+    found, (place, begin) = {}, os.path.split(_mark(folder))
+    for name in (name for name in files.names(place) if name.startswith(begin + "-")):
+        state = files.status(os.path.join(place, name), follow=False)
+        if state:
+            is_own = name == "%s-%d" % (begin, state.st_uid)
+            found[user(state.st_uid)] = int(state.st_mtime if is_own else time.time())
+    return found
+
+
+def _mark(folder: str) -> str:
+    images, name = os.path.split(folder)
+    return os.path.join(os.path.dirname(images), USES, name)
 
 
 def check_unused(folder: str, label: str) -> None:
     """Raise Refused if members used an image lately: their jobs are in root folders that are not known here."""
-    lately = [use.user for use in uses(folder) if use.last > time.time() - _IN_USE]
+    lately = [name for name, last in sorted(uses(folder).items()) if last > time.time() - _IN_USE]
     if lately:
         raise Refused(f"{label} was used in the last 14 days by {', '.join(lately)}", "ask them, or --force")

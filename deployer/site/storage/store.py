@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, List, NamedTuple, Optional
 
 from deployer.contract.base import dialogue, json_records, records
 from deployer.contract.base.errors import IntegrityError, Refused, UsageError
+from deployer.site.storage import group
 from deployer.system import files
 
 if TYPE_CHECKING:
@@ -263,13 +264,10 @@ class Store:
     @property
     def group(self) -> "Optional[Store]":
         """The group's store whose images this one uses too; None: it uses none. Raises Refused if it is not safe."""
-        from deployer.site.storage import group
-
         joined = group.read(self.root)
-        if joined is None:
-            return None
-        group.check(joined, ())
-        return Store(joined.folder)
+        if joined:
+            group.check(joined, ())
+        return Store(joined.folder) if joined else None
 
     def installed(self) -> List[InstalledImage]:
         """Return the installed images, also the group's, newest first."""
@@ -350,8 +348,6 @@ class Store:
     def _checked(self, image: Optional[InstalledImage]) -> Optional[InstalledImage]:
         """Return ``image``. Raises Refused if it is the group's, and others than its owner can change it."""
         if image and image.store.root != self.root:
-            from deployer.site.storage import group
-
             group.check_image(self.root, [image.folder, *image.layers], [image.bundle])
         return image
 
