@@ -86,7 +86,7 @@ def check(store: GroupStore, paths: Iterable[str]) -> None:
     ends = {*paths, *(os.path.join(store.folder, name) for name in _USED[:2])}
     above: Set[str] = set()
     for path in ends:
-        while path not in above and path != "/":
+        while os.path.dirname(path) not in above:
             path = os.path.dirname(path)
             above.add(path)
     for path in sorted(above | ends):
