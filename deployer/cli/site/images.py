@@ -25,18 +25,10 @@ from deployer.system.trust import verify as verifying
 #: Defaults of gc: the number of images to keep per name, and the age of job folders to remove.
 _KEPT_IMAGES, _OLD_SECONDS = 2, 30 * 86400
 
-#: The help text for a site's administrator about policies.
-_POLICY = (
-    'The admin\'s policy is /etc/deployer/policy.json, for instance {"schema": "deployer.policy", "format": 1, '
-    '"min_reader": 1, "require_signature": true, "allowed_signers": "allowed_signers"}. The file allowed_signers '
-    "beside it has a line for each signer, as `deployer sign` prints it on the laptop."
-)
-
 
 def add_parsers(subparsers: Any) -> None:
     """Register this group's commands."""
     command = common.add_command(subparsers, "verify", _verify)
-    command.epilog = _POLICY
     common.add(command, "bundle", "BUNDLE.tar", "a bundle, as `deployer pack` wrote it on the laptop")
     common.add(command, "--signers", "FILE", common.SIGNERS)
     common.add_store_command(subparsers, "list", _list)
@@ -126,7 +118,7 @@ def _who(where: store.Store, image: InstalledImage) -> str:
     if image.store.root != where.root:
         return "of " + group.user(os.stat(image.folder).st_uid)
     uses = sorted(group.uses(image.folder).items())
-    return ", ".join(time.strftime(f"{name} %Y-%m-%d", time.localtime(last)) for name, last in uses)
+    return ", ".join(f"{name} {time.strftime('%Y-%m-%d', time.localtime(last))}" for name, last in uses)
 
 
 def _join(args: argparse.Namespace) -> None:

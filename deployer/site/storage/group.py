@@ -14,7 +14,7 @@ import pwd
 import stat
 import time
 from contextlib import suppress
-from typing import Dict, Iterable, NamedTuple, Optional, Sequence, Set
+from typing import Dict, Iterable, NamedTuple, Optional, Set
 
 from deployer.contract.base import json_records, records
 from deployer.contract.base.errors import Refused, UsageError
@@ -22,7 +22,7 @@ from deployer.system import files
 
 RECORD, SCHEMA, USES = "group-store.json", "group-store", "uses"
 #: What jobs use of a store. Others of its folders are its owner's alone.
-_USED = ("images", "layers", "bundles", "scans")
+_USED = ("images", "layers", "bundles")
 #: The owner of all files on servers that hide who owns them, so that ownership proves nothing.
 _NOBODY = 65534
 #: Seconds for which an image counts as used after a job was submitted.
@@ -111,14 +111,6 @@ def _fault(state: os.stat_result, store: GroupStore, path: str, is_end: bool) ->
     return ""
 
 
-def check_image(root: str, tops: Sequence[str], others: Sequence[str]) -> None:
-    """Do the same for the folders ``tops`` of an image and its layers, and for those files of ``others`` that exist."""
-    store = read(root)
-    if store:
-        paths = [os.path.join(top, name) for top in tops for name in files.names(top)]
-        check(store, [*paths, *filter(files.lexists, others)])
-
-
 def mark(folders: Iterable[str]) -> None:
     """Note in the store that this user uses the images in ``folders``, if its owner made a folder for that."""
     for folder in folders:
@@ -131,12 +123,13 @@ def uses(folder: str) -> Dict[str, int]:
 
     Members can write any names, but only as themselves. A mark with another user's name counts as a use now.
     """
-    found, (place, begin) = {}, os.path.split(_mark(folder))
+    found: Dict[str, int] = {}
+    (place, begin), now = os.path.split(_mark(folder)), time.time()
     for name in (name for name in files.names(place) if name.startswith(begin + "-")):
         state = files.status(os.path.join(place, name), follow=False)
         if state:
-            is_own = name == "%s-%d" % (begin, state.st_uid)
-            found[user(state.st_uid)] = int(state.st_mtime if is_own else time.time())
+            who, is_own = user(state.st_uid), name == "%s-%d" % (begin, state.st_uid)
+            found[who] = max(found.get(who, 0), int(min(state.st_mtime, now) if is_own else now))
     return found
 
 

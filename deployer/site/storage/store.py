@@ -347,8 +347,10 @@ class Store:
 
     def _checked(self, image: Optional[InstalledImage]) -> Optional[InstalledImage]:
         """Return ``image``. Raises Refused if it is the group's, and others than its owner can change it."""
-        if image and image.store.root != self.root:
-            group.check_image(self.root, [image.folder, *image.layers], [image.bundle])
+        joined = group.read(self.root)
+        if image and joined and image.store.root == joined.folder:
+            paths = [os.path.join(top, name) for top in (image.folder, *image.layers) for name in files.names(top)]
+            group.check(joined, [*paths, *filter(files.lexists, [image.bundle])])
         return image
 
     def check_own(self, image: InstalledImage) -> None:
