@@ -234,12 +234,13 @@ def test_marks_are_their_makers_and_keep_nothing_else(place: Place) -> None:
 def test_a_private_root_folder_moves_by_links(place: Place) -> None:
     """The documented way: `cp -al`, then close it to others."""
     old, new = place.folder / OWNER / "old", place.folder / "moved"
-    place.sh(OWNER, f"umask 002; python3 ../deployer.pyz install ../tiny-2.0.tar --root {old}")
+    place.sh(OWNER, f"umask 002; python3 ../deployer.pyz install ../tiny-2.0.tar --root {old} --keep")
     new.mkdir()
     shutil.chown(new, OWNER, GROUP)
     new.chmod(0o2750)
-    inside = " ".join(f"{old}/{name}" for name in ("layers", "images", "deployer.pyz"))
-    place.sh(OWNER, f"cp -al {inside} {new}/ && chgrp -R {GROUP} {new} && chmod -R g-w,o= {new}")
+    names = "bundles layers images deployer.pyz"
+    place.sh(OWNER, f"cd {old} && cp -al {names} {new}/ && cd {new} && chgrp -R {GROUP} {names}")
+    place.sh(OWNER, f"cd {new} && chmod -R g-w,o= {names}")
     layer = next((old / "layers").iterdir()).name
     busybox = [root / "layers" / layer / "rootfs/bin/busybox" for root in (old, new)]
     assert busybox[0].samefile(busybox[1])
