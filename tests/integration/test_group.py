@@ -234,7 +234,9 @@ def test_marks_are_their_makers_and_keep_nothing_else(place: Place) -> None:
 def test_a_private_root_folder_moves_by_links(place: Place) -> None:
     """The documented way: `cp -al`, then close it to others."""
     old, new = place.folder / OWNER / "old", place.folder / "moved"
-    place.sh(OWNER, f"umask 002; python3 ../deployer.pyz install ../tiny-2.0.tar --root {old} --keep")
+    place.sh(
+        OWNER, f"umask 002; cp ../tiny-2.0.tar .; python3 ../deployer.pyz install tiny-2.0.tar --root {old} --keep"
+    )
     new.mkdir()
     shutil.chown(new, OWNER, GROUP)
     new.chmod(0o2750)

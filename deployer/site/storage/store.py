@@ -343,7 +343,8 @@ class Store:
     def carrying(self, digest: str) -> Optional[InstalledImage]:
         """Return the image of the bundle with this digest, which may be the group's. Raises Refused as ``newest``."""
         image = self.at(self.image_folder(digest))
-        return image or (self.group and self._checked(self.group.at(self.group.image_folder(digest))))
+        shared = None if image else self.group
+        return self._checked(shared.at(shared.image_folder(digest))) if shared else image
 
     def _checked(self, image: Optional[InstalledImage]) -> Optional[InstalledImage]:
         """Return ``image``. Raises Refused if it is the group's, and others than its owner can change it."""
