@@ -22,7 +22,6 @@ OBSERVERS = [f"connected/rehearse/watch/{name}.py" for name in ("reach", "syscal
 REVIEWED = {
     "site/install/receive.py::keep": "without a second name of the old bundle, the new one is flushed first",
     "site/run/run.py::submit": "there is no job, and the error says why; gc removes the rest of its folder",
-    "site/install/remove.py::uninstall": "what root made append-only is among the names that are left, and printed",
     "site/storage/events.py::note": "the warning says why; the command itself is done",
     "site/storage/group.py::mark": "no folder for marks, or a name that another user took, who is then shown",
     "site/storage/inventory.py::_walk": "what is below is not said to be missing",

@@ -5,7 +5,7 @@ import os
 import re
 import time
 from contextlib import suppress
-from typing import Any, Optional
+from typing import Any, List, Optional
 
 from deployer.cli.site import common
 from deployer.cli.site.meter import Meter
@@ -38,7 +38,6 @@ def add_parsers(subparsers: Any) -> None:
     command = common.add_store_command(subparsers, "remove", _remove)
     common.add(command, "image", store.REFERENCE, "an installed image: see `list`", nargs="?")
     common.flag(command, "--all", "remove all images, bundles, logs and this tool")
-    common.flag(command, "--job-folders", "with --all: remove job folders and their results as well")
     common.flag(command, "--force", "remove it even if a job uses it")
     command = common.add_store_command(subparsers, "gc", _gc)
     common.add(command, "--keep", "K", "images to keep of each name (default: 2)", type=common.count)
@@ -97,28 +96,27 @@ def _list(args: argparse.Namespace) -> None:
         records = [dict(each.receipt.record(), folder=each.folder, uses=group.uses(each.folder)) for each in images]
         terminal.show_json({"images": [dict(record, current=record["folder"] in current) for record in records]})
         return
-    rows, who = [], {image.folder: _who(where, image) for image in images}
+    rows = []
     for image in images:
         receipt = image.receipt
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(receipt.installed))
         mark = "*" if image.folder in current else ""
-        row = [mark, store.short(receipt.digest), space.human(receipt.bytes), when, receipt.label]
-        rows.append(row + ([who[image.folder]] if any(who.values()) else []))
+        label = " ".join([receipt.label, *_group(where, image)])
+        rows.append([mark, store.short(receipt.digest), space.human(receipt.bytes), when, label])
     if rows:
-        head = ("", "DIGEST", "SIZE", "INSTALLED", "IMAGE", "GROUP")
-        terminal.show(*common.table(head[: len(rows[0])], rows, ("SIZE",)))
+        terminal.show(*common.table(("", "DIGEST", "SIZE", "INSTALLED", "IMAGE"), rows, ("SIZE",)))
     if len(rows) > len(current):
         terminal.show("* the current image: NAME selects it; for others use NAME:VERSION or NAME@DIGEST")
     if not images:
         terminal.tell(f"no image is installed under {where.root}")
 
 
-def _who(where: store.Store, image: InstalledImage) -> str:
+def _group(where: store.Store, image: InstalledImage) -> List[str]:
     """Return whose image of a group's store it is; for one of this store, which members used it, and when."""
     if image.store.root != where.root:
-        return "of " + group.user(os.stat(image.folder).st_uid)
+        return ["of " + group.user(os.stat(image.folder).st_uid)]
     uses = sorted(group.uses(image.folder).items())
-    return ", ".join(f"{name} {time.strftime('%Y-%m-%d', time.localtime(last))}" for name, last in uses)
+    return [f"({name} {time.strftime('%Y-%m-%d', time.localtime(last))})" for name, last in uses]
 
 
 def _join(args: argparse.Namespace) -> None:
@@ -155,12 +153,11 @@ def _existing(args: argparse.Namespace) -> store.Store:
 
 def _remove(args: argparse.Namespace) -> None:
     where = store.locate(args.root)
-    if bool(args.image) == args.all or (args.job_folders and not args.all):
-        hint = f"remove {store.REFERENCE}, or remove --all [--job-folders]"
-        raise UsageError("remove requires an image or --all", hint)
+    if bool(args.image) == args.all:
+        raise UsageError("remove requires an image or --all", f"remove {store.REFERENCE}, or remove --all")
     if args.all:
         there = files.is_folder(where.root)
-        left = removing.uninstall(where, args.job_folders, args.force)
+        left = removing.uninstall(where, args.force)
         if left:  # else nothing is left to write to
             events.note(where.root, "remove --all")
         rest = "; not removed: {}".format(", ".join(left)) if left else ""

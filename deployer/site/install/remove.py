@@ -2,14 +2,13 @@
 
 import os
 import shutil
-from contextlib import suppress
 from typing import Callable, List, Sequence
 
 from deployer.contract.base.errors import MissingTool, Refused, TransferError, Unknown, UsageError
 from deployer.contract.proof.evidence import Launch
 from deployer.site.container import caches
 from deployer.site.jobs import jobs, result
-from deployer.site.storage import data, events, group, layers, unfinished
+from deployer.site.storage import data, group, layers, unfinished
 from deployer.site.storage.store import InstalledImage, Store
 from deployer.system import files
 
@@ -89,11 +88,11 @@ def _check_jobs(store: Store, name: str, uses: Callable[[Launch], bool]) -> None
             raise Refused(f"job {job} uses {name}", f"wait for its end, cancel {job}, or --force")
 
 
-def uninstall(store: Store, with_jobs: bool = False, force: bool = False) -> List[str]:
+def uninstall(store: Store, force: bool = False) -> List[str]:
     """Remove everything that deployer made under the root folder, and the folder itself if it is then empty.
 
-    Job folders contain users' results: they are kept, like the events, unless ``with_jobs``. Raises the errors of
-    ``remove``, before anything is removed.
+    Job folders contain users' results: they are kept, like the events. Raises the errors of ``remove``, before anything
+    is removed.
 
     Returns:
         The names that are left in the root folder.
@@ -103,12 +102,8 @@ def uninstall(store: Store, with_jobs: bool = False, force: bool = False) -> Lis
             check_unused(store, image)
     with files.errors_named("remove " + store.root):
         unfinished.reap(store.root)
-        made = [store.images, store.layers, store.bundles, store.incoming, store.scans]
-        for folder in made + ([store.jobs] if with_jobs else []):
+        for folder in (store.images, store.layers, store.bundles, store.incoming, store.scans):
             unfinished.discard(folder)
-        if with_jobs:
-            with suppress(OSError):  # there is none, or root made it append-only
-                os.unlink(os.path.join(store.root, events.FILE))
         shutil.rmtree(store.caches, ignore_errors=True)
         shutil.rmtree(store.logs, ignore_errors=True)
         # The running program is removed last: a second attempt needs it.

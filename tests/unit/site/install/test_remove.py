@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import time
 from pathlib import Path
 
@@ -115,7 +116,7 @@ def test_an_image_that_cannot_be_looked_at_is_not_garbage(tmp_path, store, capsy
     assert os.path.lexists(os.path.join(store.images, name))
 
 
-@pytest.mark.parametrize("words", [(), ("tiny", "--all"), ("tiny", "--job-folders")])
+@pytest.mark.parametrize("words", [(), ("tiny", "--all")])
 def test_remove_wants_one_thing(store, words):
     assert call(store, "remove", *words) == UsageError.exit_code
 
@@ -127,8 +128,9 @@ def test_uninstall_spares_results_and_what_is_not_ours(tmp_path, store, bin_fold
     running.write(os.path.join(store.root, "mine"), {})
     assert call(store, "remove", "--all", "--json") == EXIT_DONE
     assert json.loads(capsys.readouterr().out) == {"removed": store.root, "left": ["jobs", "mine"]}
-    os.unlink(os.path.join(store.root, "mine"))
-    assert call(store, "remove", "--all", "--job-folders") == EXIT_DONE
+    for name in os.listdir(store.root):
+        (shutil.rmtree if name == "jobs" else os.unlink)(os.path.join(store.root, name))
+    assert call(store, "remove", "--all") == EXIT_DONE
     assert not os.path.exists(store.root)
     assert call(store, "remove", "--all") == EXIT_DONE
 

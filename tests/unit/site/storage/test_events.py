@@ -47,8 +47,6 @@ def test_what_commands_did_is_noted_without_their_arguments(tmp_path, store, cap
     assert "  remove " in table
     assert call(store, "remove", "--all") == EXIT_DONE
     assert lines(store)[-1]["action"] == "remove --all"
-    assert call(store, "remove", "--all", "--job-folders") == EXIT_DONE
-    assert not os.path.exists(store.root)
 
 
 @pytest.mark.parametrize("kind", ["link", "pipe", "folder"])

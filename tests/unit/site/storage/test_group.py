@@ -157,7 +157,7 @@ def test_who_uses_an_image_keeps_it(shared, mine, capsys):
     with pytest.raises(Refused, match=f"tiny:1.0 was used in the last 14 days by {who}"):
         remove.remove(shared, image)
     assert main.main(["list", "--root", shared.root]) == EXIT_DONE
-    assert f"  {who} {time.strftime('%Y')}-" in capsys.readouterr().out
+    assert f" ({who} {time.strftime('%Y')}-" in capsys.readouterr().out
     assert main.main(["list", "--json", "--root", mine.root]) == EXIT_DONE
     assert json.loads(capsys.readouterr().out)["images"][0]["uses"] == {who: last}
     mark = os.path.join(shared.root, "uses", f"{os.path.basename(image.folder)}-{os.getuid()}")
