@@ -216,6 +216,14 @@ def refuse_unseen(path: str, error: OSError) -> NoReturn:
     raise UsageError(f"cannot access {path}: {error.strerror or error}", hint) from error
 
 
+def append(path: str, data: bytes) -> None:
+    """Append to the regular file ``path`` in one write, and set its time to now. Raises OSError, also for a link."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with open(path, "ab", buffering=0, opener=lambda name, _: os.open(name, flags, 0o666)) as stream:
+        stream.write(data)
+        os.utime(stream.fileno())
+
+
 def write_text(path: str, text: str, mode: int = 0o666) -> None:
     """Write ``text`` (UTF-8) under the name ``path``, atomically.
 

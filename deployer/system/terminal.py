@@ -192,13 +192,6 @@ def hint(kind: str, text: str) -> None:
         _write(f"{kind}: {text}")
 
 
-def ask(question: str) -> str:
-    """Print a question and return the answer of a person, or an empty text if there is none."""
-    sys.stderr.write(f"deployer: {printable(question)} ")
-    sys.stderr.flush()
-    return sys.stdin.readline().strip()
-
-
 def _write(*lines: str) -> None:
     show(*lines, stream=sys.stderr)
     sys.stderr.flush()

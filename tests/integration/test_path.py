@@ -91,7 +91,7 @@ def test_by_hand_without_a_laptop_as_the_documents_say(site: Site) -> None:
         "cd fresh && rm deployer.pyz && python3 R/deployer.pyz run hello-mpi --plan lab --wait --json 2>/dev/null"
     )
     assert json.loads(said)["exit_code"] == 0
-    site.alice("cd fresh && python3 R/deployer.pyz remove --all --job-folders && cd .. && rmdir fresh")
+    site.alice("cd fresh && python3 R/deployer.pyz remove --all && ls R && rm -r R && cd .. && rmdir fresh")
 
 
 def test_dry_run_prints_the_script_and_submits_nothing(site: Site) -> None:

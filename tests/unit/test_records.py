@@ -8,6 +8,7 @@ from deployer.connected.transfer.push_plan import PushedPlan
 from deployer.contract.rehearsal.rehearsal import Rehearsal
 from deployer.contract.rules.findings import Finding
 from deployer.site.proof import result
+from deployer.site.storage.events import Event
 from tests.conftest import ROOT
 from tests.unit.site.proof.test_result import LAUNCH, after, good, probe
 
@@ -32,6 +33,7 @@ def test_result_json() -> None:
     assert section("result.json") == set(record)
     assert section("A rank") == set(record["ranks"][0])
     assert section("A finding") == set(Finding._fields)
+    assert section("An event") == {*Event._fields, *_STAMP}
 
 
 def test_records_of_commands() -> None:

@@ -110,7 +110,7 @@ _SOON = 0.01
 _IMPORTS = "<frozen importlib._bootstrap>"
 _ELSEWHERE = {
     name: f"on the site: python3 deployer.pyz {name} --help"
-    for name in ("exec", "install", "receipt", "receive", "take-plan", "take-scan", "where")
+    for name in ("exec", "install", "join", "log", "receipt", "receive", "take-plan", "take-scan", "where")
 }
 
 

@@ -28,7 +28,7 @@ from typing import (
 )
 
 from deployer import __version__
-from deployer.contract.base.dialogue import ANSWERS, CALLER, OWN_KEY
+from deployer.contract.base.dialogue import CALLER, OWN_KEY
 from deployer.contract.base.errors import EXIT_INTERRUPTED, DeployerError, SpaceError, UsageError
 from deployer.contract.base.guess import guess
 from deployer.system import terminal
@@ -314,22 +314,17 @@ def warn(warnings: Iterable[str]) -> None:
         (terminal.tell if warning.endswith(OWN_KEY) else terminal.warn)(warning)
 
 
-def table(
-    head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = (), stream: Optional[IO[str]] = None
-) -> List[str]:
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> List[str]:
     """Return the lines of a table; the columns in ``right`` are right-aligned.
 
     If the table is wider than the terminal, the last column is wrapped. If that column would be too narrow, it moves to
     separate lines; if that is not enough, each cell does. Without a terminal, the table has one line per row.
-
-    Args:
-        stream: where the table will be printed; default: standard output.
     """
     widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
     whole, room = sum(widths) + _GAP * (len(head) - 1), terminal.room()
     before = whole - widths[-1]
     if room and before - _GAP > room:
-        return _records(head, rows, stream)
+        return _records(head, rows)
     longest = max(len(word) for row in [head, *rows] for word in (row[-1].split() or [""]))
     wraps = room and whole > room >= before + max(longest, _NARROWEST)
     moved = room and whole > room and not wraps
@@ -343,35 +338,30 @@ def table(
         first, *others = wrapped(line[before:], " " * before, " " * before) if wraps else [line]
         if wraps:
             first = line[:before] + first[before:]
-        lines.append(terminal.heading(first, stream) if row is head else _coloured(first, cells, stream))
+        lines.append(terminal.heading(first) if row is head else _coloured(first, cells))
         lines += [*others, *(wrapped(row[-1], "    ", "    ") if moved and row[-1] else [])]
     return lines
 
 
-def _coloured(line: str, cells: Sequence[str], stream: Optional[IO[str]]) -> str:
+def _coloured(line: str, cells: Sequence[str]) -> str:
     """Return the line of a row, with colour in the cells that are one of deployer's words, such as a state."""
     start, coloured = 0, ""
     for cell in cells:
         part = line[start : start + len(cell) + _GAP]
         text = part.strip()
-        coloured += part.replace(text, terminal.word(text, stream)) if text else part
+        coloured += part.replace(text, terminal.word(text)) if text else part
         start += len(cell) + _GAP
     return coloured
 
 
-def _records(head: Sequence[str], rows: Sequence[Sequence[str]], stream: Optional[IO[str]]) -> List[str]:
+def _records(head: Sequence[str], rows: Sequence[Sequence[str]]) -> List[str]:
     """Return the lines of a table that is too wide, with one line per cell."""
     lines = []
     for row in rows:
-        lines += [terminal.heading(line, stream) for line in wrapped(row[0])]
+        lines += [terminal.heading(line) for line in wrapped(row[0])]
         for name, cell in zip(head[1:], row[1:]):
             lines += wrapped(f"{name}: {cell}", "    ", "      ") if cell else []
     return lines
-
-
-def can_ask() -> bool:
-    """Return whether a person can answer, at this terminal or the laptop's."""
-    return (sys.stdin.isatty() and sys.stderr.isatty()) or os.environ.get(ANSWERS) == "1"
 
 
 def wrapped(text: str, first: str = "", others: str = "  ") -> List[str]:

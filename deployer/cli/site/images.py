@@ -1,11 +1,11 @@
-"""Commands for bundles and installed images: verify, list, remove, gc."""
+"""Commands for bundles and installed images: verify, list, join, log, remove, gc."""
 
 import argparse
 import os
 import re
 import time
 from contextlib import suppress
-from typing import Any, Optional
+from typing import Any, List, Optional
 
 from deployer.cli.site import common
 from deployer.cli.site.meter import Meter
@@ -16,7 +16,8 @@ from deployer.site.install import admit
 from deployer.site.install import gc as collecting
 from deployer.site.install import remove as removing
 from deployer.site.jobs import jobfolders
-from deployer.site.storage import space, store
+from deployer.site.storage import events, group, space, store
+from deployer.site.storage.store import InstalledImage
 from deployer.system import files, terminal
 from deployer.system.trust import policy, several_bundles
 from deployer.system.trust import verify as verifying
@@ -24,25 +25,19 @@ from deployer.system.trust import verify as verifying
 #: Defaults of gc: the number of images to keep per name, and the age of job folders to remove.
 _KEPT_IMAGES, _OLD_SECONDS = 2, 30 * 86400
 
-#: The help text for a site's administrator about policies.
-_POLICY = (
-    'The admin\'s policy is /etc/deployer/policy.json, for instance {"schema": "deployer.policy", "format": 1, '
-    '"min_reader": 1, "require_signature": true, "allowed_signers": "allowed_signers"}. The file allowed_signers '
-    "beside it has a line for each signer, as `deployer sign` prints it on the laptop."
-)
-
 
 def add_parsers(subparsers: Any) -> None:
     """Register this group's commands."""
     command = common.add_command(subparsers, "verify", _verify)
-    command.epilog = _POLICY
     common.add(command, "bundle", "BUNDLE.tar", "a bundle, as `deployer pack` wrote it on the laptop")
     common.add(command, "--signers", "FILE", common.SIGNERS)
     common.add_store_command(subparsers, "list", _list)
+    command = common.add_store_command(subparsers, "join", _join)
+    common.add(command, "store", "STORE", "a root folder of somebody whom you trust, which you may read")
+    common.add_store_command(subparsers, "log", _log)
     command = common.add_store_command(subparsers, "remove", _remove)
     common.add(command, "image", store.REFERENCE, "an installed image: see `list`", nargs="?")
     common.flag(command, "--all", "remove all images, bundles, logs and this tool")
-    common.flag(command, "--job-folders", "with --all: remove job folders and their results as well")
     common.flag(command, "--force", "remove it even if a job uses it")
     command = common.add_store_command(subparsers, "gc", _gc)
     common.add(command, "--keep", "K", "images to keep of each name (default: 2)", type=common.count)
@@ -50,7 +45,7 @@ def add_parsers(subparsers: Any) -> None:
     common.flag(command, "--jobs", "remove the folders of old finished jobs instead")
     text = "with --jobs: folders unchanged for this time, such as 30d or 12h (default: 30d)"
     common.add(command, "--older-than", "TIME", text, type=duration)
-    common.flag(command, "--yes", "with --jobs: remove folders with results too, without asking")
+    common.flag(command, "--yes", "with --jobs: remove folders with results too")
 
 
 def duration(text: str) -> int:
@@ -98,7 +93,7 @@ def _list(args: argparse.Namespace) -> None:
     newest = {image.receipt.name: image.folder for image in reversed(images)}  # the last one, the newest, counts
     current = set(newest.values())
     if args.json:
-        records = [dict(image.receipt.record(), folder=image.folder) for image in images]
+        records = [dict(each.receipt.record(), folder=each.folder, uses=group.uses(each.folder)) for each in images]
         terminal.show_json({"images": [dict(record, current=record["folder"] in current) for record in records]})
         return
     rows = []
@@ -106,13 +101,46 @@ def _list(args: argparse.Namespace) -> None:
         receipt = image.receipt
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(receipt.installed))
         mark = "*" if image.folder in current else ""
-        rows.append([mark, store.short(receipt.digest), space.human(receipt.bytes), when, receipt.label])
+        label = " ".join([receipt.label, *_group(where, image)])
+        rows.append([mark, store.short(receipt.digest), space.human(receipt.bytes), when, label])
     if rows:
         terminal.show(*common.table(("", "DIGEST", "SIZE", "INSTALLED", "IMAGE"), rows, ("SIZE",)))
     if len(rows) > len(current):
         terminal.show("* the current image: NAME selects it; for others use NAME:VERSION or NAME@DIGEST")
     if not images:
         terminal.tell(f"no image is installed under {where.root}")
+
+
+def _group(where: store.Store, image: InstalledImage) -> List[str]:
+    """Return whose image of a group's store it is; for one of this store, which members used it, and when."""
+    if image.store.root != where.root:
+        return ["of " + group.user(os.stat(image.folder).st_uid)]
+    uses = sorted(group.uses(image.folder).items())
+    return [f"({name} {time.strftime('%Y-%m-%d', time.localtime(last))})" for name, last in uses]
+
+
+def _join(args: argparse.Namespace) -> None:
+    where = store.locate(args.root)
+    joined = group.join(where.root, args.store)
+    os.makedirs(where.images, exist_ok=True)  # so that the .pyz there knows its root folder
+    where.bring_tool()
+    owner = group.user(joined.owner)
+    events.note(where.root, "join", store=joined.folder)
+    record = {"root": where.root, "store": joined.folder, "owner": owner, "uid": joined.owner}
+    text = f"{where.root} also uses the images of {joined.folder}, which only {owner} (uid {joined.owner}) can change"
+    common.show_result(args, record, text)
+
+
+def _log(args: argparse.Namespace) -> None:
+    noted = events.read(_existing(args).root)
+    if common.as_json(args, {"events": [each._asdict() for each in noted]}):
+        return
+    rows = []
+    for each in noted:
+        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(each.time))
+        who, what = " as ".join(filter(None, (each.login, each.user))), (each.bundle, each.job, each.job_id, each.store)
+        rows.append([when, who, each.action, store.short(each.digest), " ".join(filter(None, what))])
+    terminal.show(*common.table(("TIME", "USER", "ACTION", "DIGEST", "WHAT"), rows))
 
 
 def _existing(args: argparse.Namespace) -> store.Store:
@@ -125,18 +153,21 @@ def _existing(args: argparse.Namespace) -> store.Store:
 
 def _remove(args: argparse.Namespace) -> None:
     where = store.locate(args.root)
-    if bool(args.image) == args.all or (args.job_folders and not args.all):
-        hint = f"remove {store.REFERENCE}, or remove --all [--job-folders]"
-        raise UsageError("remove requires an image or --all", hint)
+    if bool(args.image) == args.all:
+        raise UsageError("remove requires an image or --all", f"remove {store.REFERENCE}, or remove --all")
     if args.all:
         there = files.is_folder(where.root)
-        left = removing.uninstall(where, args.job_folders, args.force)
+        left = removing.uninstall(where, args.force)
+        if left:  # else nothing is left to write to
+            events.note(where.root, "remove --all")
         rest = "; not removed: {}".format(", ".join(left)) if left else ""
         text = "removed %s%s" if there else "there is no folder %s%s"
         common.show_result(args, {"removed": where.root, "left": left}, text % (where.root, rest))
         return
     image = where.find(args.image)
+    where.check_own(image)
     removing.remove(where, image, args.force)
+    events.note(where.root, "remove", image)
     common.show_result(args, {"removed": image.folder}, f"removed {image.folder}")
 
 
@@ -146,9 +177,12 @@ def _gc(args: argparse.Namespace) -> None:
         return
     if args.older_than is not None or args.yes:
         raise UsageError("--older-than and --yes require --jobs", "see: gc --help")
-    garbage = collecting.find(_existing(args), args.keep or _KEPT_IMAGES)
+    where = _existing(args)
+    garbage, images = collecting.find(where, args.keep or _KEPT_IMAGES), {each.folder: each for each in where.own()}
     if not args.dry_run:
         garbage = collecting.collect(garbage)
+        for image in (images[item.path] for item in garbage if item.path in images and not item.spared):
+            events.note(where.root, "gc", image)
     if common.as_json(args, {"dry_run": args.dry_run, "garbage": [dict(item._asdict()) for item in garbage]}):
         return
     for item in garbage:
@@ -161,15 +195,7 @@ def _gc_jobs(args: argparse.Namespace) -> None:
         raise UsageError("--keep cannot be used with --jobs: it is a number of images", "see: gc --help")
     where = _existing(args)
     folders_of_jobs = jobfolders.find(where, _OLD_SECONDS if args.older_than is None else args.older_than)
-    free = [item for item in folders_of_jobs if not item.spared]
-    asked = [item for item in free if item.keeps]
-    yes = args.yes
-    if asked and not (yes or args.dry_run or args.json) and common.can_ask():
-        for item in asked:
-            terminal.complain([f"{os.path.basename(item.path)}: {item.keeps}"])
-        answer = terminal.ask("remove these %d job folders, with their results? [y/N]" % len(asked))
-        yes = answer.lower() in ("y", "yes")
-    doomed = [item for item in free if yes or not item.keeps]
+    doomed = [item for item in folders_of_jobs if not item.spared and (args.yes or not item.keeps)]
     if not args.dry_run:
         jobfolders.collect(where, doomed)
     folders = [dict(item._asdict(), removed=item in doomed and not args.dry_run) for item in folders_of_jobs]

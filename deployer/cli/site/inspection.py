@@ -52,7 +52,7 @@ def _inspect(args: argparse.Namespace) -> None:
         return
     is_path = files.exists(args.what) or "/" in args.what or args.what.endswith(".tar")
     image = None if is_path else store.locate(args.root).find(args.what)
-    path = store.locate(args.root).bundle(image.receipt) if image else args.what
+    path = image.bundle if image else args.what
     if args.packages:
         packages = _packages(path, store.Store(args.root or path))
         common.show_result(args, {"packages": packages}, *packages)

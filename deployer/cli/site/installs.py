@@ -13,7 +13,7 @@ from deployer.site.install import install as installing
 from deployer.site.install import squash, take_plan
 from deployer.site.install.receive import receive
 from deployer.site.media import media
-from deployer.site.storage import scans, space, store
+from deployer.site.storage import events, scans, space, store
 from deployer.site.storage.store import InstalledImage, Store
 from deployer.system import files, terminal, workers
 
@@ -102,6 +102,8 @@ def show_received(
     with Meter("install") as meter:
         image, known, warnings, bundle = receiving(meter)
         where.bring_tool()
+    if not known:
+        events.note(where.root, "install", image)
     receipt, seconds = image.receipt, time.time() - started
     squashed = squashed_now(image, jobs) if squashfs else None
     if as_json:
@@ -135,9 +137,10 @@ def _take_scan(args: argparse.Namespace) -> None:
 
 
 def _take_plan(args: argparse.Namespace) -> None:
-    data, what = _sent(args.file, "the plan")
-    taken = take_plan.take(data, what, store.locate(args.root), args.signers)
+    where, (data, what) = store.locate(args.root), _sent(args.file, "the plan")
+    taken = take_plan.take(data, what, where, args.signers)
     path = taken.image.newer_plan(taken.update.site)
+    events.note(where.root, "take-plan", taken.image)
     signers, warnings = taken.signers, list(taken.warnings)
     record = {"plan": path, "bundle": taken.update.bundle, "signers": signers, "warnings": warnings}
     if common.as_json(args, record):
@@ -152,8 +155,7 @@ def squashed_now(image: InstalledImage, jobs: Optional[int] = None) -> "Optional
     """Make the SquashFS file of an image and return it; None if the file already exists."""
     if files.is_file(squash.path(image.folder)):
         return None
-    with Meter("squash") as meter:
-        return squash.make(image, jobs or min(workers.cores(), workers.MOST), meter)
+    return squash.make(image, jobs or min(workers.cores(), workers.MOST))
 
 
 def _squashed_line(image: InstalledImage, squashed: "Optional[Squashed]") -> str:
@@ -162,7 +164,9 @@ def _squashed_line(image: InstalledImage, squashed: "Optional[Squashed]") -> str
 
 
 def _squash(args: argparse.Namespace) -> None:
-    image = store.locate(args.root).find(args.image)
+    where = store.locate(args.root)
+    image = where.find(args.image)
+    where.check_own(image)
     squashed = squashed_now(image, args.jobs)
     record = {"folder": image.folder, "squashfs": squashed.record() if squashed else None}
     common.show_result(args, record, _squashed_line(image, squashed))

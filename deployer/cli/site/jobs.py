@@ -7,7 +7,7 @@ import argparse
 import os
 import sys
 import time
-from typing import IO, TYPE_CHECKING, Any, Callable, List, Optional
+from typing import TYPE_CHECKING, Any, Callable, List, Optional
 
 from deployer.cli.site import common, run_table
 from deployer.contract.base.dialogue import ANNOUNCE, ANSWER, CALLER, TOKEN
@@ -344,7 +344,7 @@ def _jobs(args: argparse.Namespace) -> None:
         _tell(f"there are no jobs under {store.jobs}")
 
 
-def _table(statuses: "List[Status]", stream: Optional[IO[str]] = None) -> List[str]:
+def _table(statuses: "List[Status]") -> List[str]:
     rows = []
     for status in statuses:
         launch = status.launch
@@ -352,7 +352,7 @@ def _table(statuses: "List[Status]", stream: Optional[IO[str]] = None) -> List[s
         # A job's name begins with its bundle's name.
         name = f"{launch.job}: {status.reason}" if status.tasks else launch.job
         rows.append([status.job_id or "-", status.state, when, str(launch.nodes), launch.version, name])
-    return common.table(("NUMBER", "STATE", "CREATED", "NODES", "VERSION", "JOB"), rows, ("NODES",), stream)
+    return common.table(("NUMBER", "STATE", "CREATED", "NODES", "VERSION", "JOB"), rows, ("NODES",))
 
 
 def _status(args: argparse.Namespace) -> int:
@@ -380,7 +380,7 @@ def _logs(args: argparse.Namespace) -> None:
 
 def _cancel(args: argparse.Namespace) -> None:
     store = locate(args.root)
-    folder = _the_active_one(store, args.json) if args.job is None else jobs.find(store, args.job)
+    folder = _the_active_one(store) if args.job is None else jobs.find(store, args.job)
     cancelled = jobs.cancel(folder)
     name, job_id = os.path.basename(folder), jobs.job_id(folder)
     record = {"job": name, "job_id": job_id, "folder": folder, "cancelled": cancelled}
@@ -388,25 +388,13 @@ def _cancel(args: argparse.Namespace) -> None:
     common.show_result(args, record, line)
 
 
-def _the_active_one(store: Store, silent: bool) -> str:
-    """Return the folder of the active job, or of the last job if none is active; ask the user if several are active.
-
-    Raises:
-        UsageError: several jobs are active, and no user can answer.
-    """
+def _the_active_one(store: Store) -> str:
+    """Return the folder of the active job, or of the last job if none is active. Raises UsageError for several."""
     active = overview.look(store).active
-    if len(active) < 2:
-        return active[0].folder if active else jobs.find(store, None)
-    listed = ", ".join(f"{status.launch.job} ({status.job_id})" for status in active)
-    refusal = UsageError(f"{len(active)} jobs are active: {listed}", "select one: cancel JOB")
-    if silent or not common.can_ask():
-        raise refusal
-    terminal.complain(_table(active, sys.stderr))
-    answer = terminal.ask("which job? (number or name; empty: none)")
-    chosen = next((status.folder for status in active if answer and answer in (status.job_id, status.launch.job)), None)
-    if chosen is None:
-        raise UsageError(f"nothing was cancelled: {answer!r} is not one of them", refusal.hint)
-    return chosen
+    if len(active) > 1:
+        listed = ", ".join(f"{status.launch.job} ({status.job_id})" for status in active)
+        raise UsageError(f"{len(active)} jobs are active: {listed}", "select one: cancel JOB")
+    return active[0].folder if active else jobs.find(store, None)
 
 
 def _tell(line: str) -> None:

@@ -39,6 +39,8 @@ GROUPS = {
     ),
     "manage images": (
         Command("list", "site.images", "show the installed images"),
+        Command("join", "site.images", "also use the images of a group's store", "/project/us/images"),
+        Command("log", "site.images", "show who installed, ran and removed what, and when"),
         Command("squash", "site.installs", "make the SquashFS file of an installed image", "trained"),
         Command("remove", "site.images", "remove an installed image, or with --all everything", "trained:1.0.0"),
         Command("gc", "site.images", "remove old bundles and images, or with --jobs old job folders", "--dry-run"),

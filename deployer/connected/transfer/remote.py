@@ -428,10 +428,9 @@ class Remote:
             TransferError: the connection broke. The submitted job continues.
         """
         # ssh allocates no terminal: its signals would end the process that watches the job. Variables tell the command
-        # that its output is on a terminal, and whether the user can answer.
+        # that its output is on a terminal.
         names = [dialogue.ANNOUNCE]
         names += [dialogue.TERMINAL] if sys.stderr.isatty() else []
-        names += [dialogue.ANSWERS] if sys.stderr.isatty() and sys.stdin.isatty() else []
         values = {**dict.fromkeys(names, "1"), **terminal.for_the_site(), dialogue.CALLER: quoted(caller)}
         variables = [f"{name}={value}" for name, value in values.items()]
         script = f"echo {_BEGUN}; exec " + shlex.join(["env", *variables, *self._site_argv(words)])

@@ -6,9 +6,8 @@ from typing import Callable, Optional
 #: The beginning of a machine-readable line; other lines may be noise from a login shell.
 ANSWER = "deployer-answer:"
 #: Environment variables of a site command that the laptop started; each is "1" or unset. They mean: a person is
-#: watching; that person can answer; print the job's name and number on a separate line.
+#: watching; print the job's name and number on a separate line.
 TERMINAL = "DEPLOYER_TERMINAL"
-ANSWERS = "DEPLOYER_ANSWERS"
 ANNOUNCE = "DEPLOYER_ANNOUNCE"
 #: If set, progress is printed as lines on standard error: bytes done, bytes in total.
 PROGRESS = "DEPLOYER_PROGRESS"

@@ -27,7 +27,7 @@ from deployer.contract.site import caches, links
 from deployer.site.capture import node
 from deployer.site.capture.tools import read_text, read_word
 from deployer.site.container import node_folder
-from deployer.site.storage import space
+from deployer.site.storage import group, space
 from deployer.site.storage.store import InstalledImage, Store
 from deployer.system import files, terminal
 
@@ -46,7 +46,10 @@ def words(store: Store, installed: InstalledImage, kept: Sequence[str]) -> List[
 
 def unused(store: Store, without: Collection[str] = ()) -> List[str]:
     """Return this user's archives whose layer is gone, or among the folders ``without``."""
-    there = {name.partition("-")[0] for name in files.names(store.layers) if f"{store.layers}/{name}" not in without}
+    joined = group.read(store.root)
+    places = [store.layers, *([Store(joined.folder).layers] if joined else [])]
+    layers = (f"{place}/{name}" for place in places for name in files.names(place))
+    there = {os.path.basename(layer).partition("-")[0] for layer in layers if layer not in without}
     return [f"{store.caches}/{name}" for name in files.names(store.caches) if name.partition("-")[0] not in there]
 
 

@@ -92,7 +92,7 @@ def image(ground: Ground) -> str:
     """
     installed = ground.installed = ground.installed or find(ground)
     name = installed.receipt.label
-    whole = inventory.check(ground.store, installed)
+    whole = inventory.check(installed)
     manifest = installed.manifest()
     data.resolve(ground.store, manifest)
     saw = "%s, %d files and folders, none missing" % (name, whole.entries)

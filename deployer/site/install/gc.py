@@ -54,7 +54,7 @@ def find(store: Store, keep: int) -> List[Garbage]:
         for path in store.rests()
     ]
     kept: Dict[str, int] = {}
-    for image in store.installed():  # the newest first
+    for image in store.own():  # the newest first
         name = image.receipt.name
         kept[name] = kept.get(name, 0) + 1
         if kept[name] > keep:
@@ -67,30 +67,18 @@ def find(store: Store, keep: int) -> List[Garbage]:
 
 
 def collect(garbage: List[Garbage]) -> List[Garbage]:
-    """Remove everything that is not spared, and return all items.
-
-    Items that only another user can remove are then marked as spared. In a group's root folder, only the user who
-    installed an image can remove its files.
-    """
+    """Remove everything that is not spared, and return all items."""
     return [item if item.spared else _removed(item) for item in garbage]
 
 
 def _removed(item: Garbage) -> Garbage:
-    ours = files.is_own(item.path)
     with files.errors_named("remove " + item.path):
-        try:
-            if layers.is_layer(item.path):
-                layers.discard(item.path)
-            elif files.is_folder(item.path):
-                unfinished.discard(item.path)
-            else:
-                os.unlink(item.path)
-        except PermissionError:
-            if ours:
-                raise
-            if files.lexists(item.path):
-                return item._replace(spared="another user's files, which their `gc` removes")
-            return item._replace(reason="only its name: the files are another user's, whose `gc` removes them")
+        if layers.is_layer(item.path):
+            layers.discard(item.path)
+        elif files.is_folder(item.path):
+            unfinished.discard(item.path)
+        else:
+            os.unlink(item.path)
     return item
 
 

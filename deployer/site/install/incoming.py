@@ -229,9 +229,8 @@ def _bundles(store: Store) -> Iterator[str]:
             yield os.path.join(store.bundles, name)
     for name in files.names(store.incoming):
         path = os.path.join(store.incoming, name, BUNDLE)
-        with suppress(UsageError):  # another user's folder, which may be unreadable
-            if files.is_file(path):
-                yield path
+        if files.is_file(path):
+            yield path
 
 
 def held(store: Store, digest: str) -> Iterable[str]:
@@ -341,11 +340,7 @@ def stale(store: Store) -> Iterator[str]:
         if age(folder) > _STALE:
             yield folder
             continue
-        try:
-            names = files.names(folder)
-        except UsageError:  # another user's, which may be unreadable
-            continue
-        for below in names:
+        for below in files.names(folder):
             path = os.path.join(folder, below)
             named = below == BUNDLE or below.endswith(BEGUN) or delta.read_name(below) or delta.MEDIUM_NAME.match(below)
             if not named and age(path) > _STALE_TEMPORARY:

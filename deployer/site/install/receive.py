@@ -115,7 +115,7 @@ def check_space(parcel: Parcel, store: Store, freed: int, coming: int = 0) -> No
     bundle, manifest = parcel.seal.offset + len(parcel.ending), parcel.manifest
     with files.errors_named("write under " + store.root, incoming.NO_SPACE):
         os.makedirs(store.images, exist_ok=True)
-        if store.installed():
+        if store.own():
             space.check(store.images, bundle + coming, 1)
         else:
             space.check(store.images, bundle + max(coming, manifest.unpacked - freed), manifest.image.entries)

@@ -8,7 +8,7 @@ from deployer.contract.base.errors import MissingTool, Refused, TransferError, U
 from deployer.contract.proof.evidence import Launch
 from deployer.site.container import caches
 from deployer.site.jobs import jobs, result
-from deployer.site.storage import data, layers, unfinished
+from deployer.site.storage import data, group, layers, unfinished
 from deployer.site.storage.store import InstalledImage, Store
 from deployer.system import files
 
@@ -39,11 +39,12 @@ def remove(store: Store, image: InstalledImage, force: bool = False) -> None:
 def check_unused(store: Store, image: InstalledImage) -> None:
     """Raise Refused if an active job uses the image, or Unknown if that cannot be determined.
 
-    Only jobs started with ``run`` are known. Containers that users' own batch scripts start with ``exec`` cannot be
-    detected.
+    Only jobs started with ``run`` are known, and what a group's members used. Containers that users' own batch scripts
+    start with ``exec`` cannot be detected.
     """
     digest = image.receipt.digest
     _check_jobs(store, image.receipt.label, lambda launch: digest in _digests(launch))
+    group.check_unused(image.folder, image.receipt.label)
 
 
 def check_rest(store: Store, folder: str) -> None:
@@ -87,22 +88,21 @@ def _check_jobs(store: Store, name: str, uses: Callable[[Launch], bool]) -> None
             raise Refused(f"job {job} uses {name}", f"wait for its end, cancel {job}, or --force")
 
 
-def uninstall(store: Store, with_jobs: bool = False, force: bool = False) -> List[str]:
+def uninstall(store: Store, force: bool = False) -> List[str]:
     """Remove everything that deployer made under the root folder, and the folder itself if it is then empty.
 
-    Job folders contain users' results: they are kept unless ``with_jobs``. Raises the errors of ``remove``, before
-    anything is removed.
+    Job folders contain users' results: they are kept, like the events. Raises the errors of ``remove``, before anything
+    is removed.
 
     Returns:
         The names that are left in the root folder.
     """
     if not force:
-        for image in store.installed():
+        for image in store.own():
             check_unused(store, image)
     with files.errors_named("remove " + store.root):
         unfinished.reap(store.root)
-        made = [store.images, store.layers, store.bundles, store.incoming, store.scans]
-        for folder in made + ([store.jobs] if with_jobs else []):
+        for folder in (store.images, store.layers, store.bundles, store.incoming, store.scans):
             unfinished.discard(folder)
         shutil.rmtree(store.caches, ignore_errors=True)
         shutil.rmtree(store.logs, ignore_errors=True)

@@ -12,8 +12,7 @@ import shutil
 import signal
 import struct
 import time
-from contextlib import suppress
-from typing import Callable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Iterator, List, NamedTuple, Sequence, Tuple
 
 from deployer.contract.base import json_records
 from deployer.contract.base.errors import DeployerError, JobFailed, MissingTool, SpaceError
@@ -125,12 +124,11 @@ def absent(image: InstalledImage) -> Obstacle:
     return Obstacle("it has no SquashFS file", make)
 
 
-def make(image: InstalledImage, jobs: int, progress: Optional[Callable[[int, int], None]] = None) -> Squashed:
+def make(image: InstalledImage, jobs: int) -> Squashed:
     """Make the SquashFS file of an installed image, completely or not at all.
 
     Args:
         jobs: number of processes.
-        progress: receives the bytes read since its last call, and the bytes of the image.
 
     Raises:
         MissingTool: neither the site nor the kit has a mksquashfs that works.
@@ -151,28 +149,10 @@ def make(image: InstalledImage, jobs: int, progress: Optional[Callable[[int, int
             names = [name for name in sorted(os.listdir(image.rootfs)) if "/" + name != _INNER]
             sources = [os.path.join(image.rootfs, name) for name in names] + [inner]
             argv = [tool.path, *sources, new, *tool.options, "-processors", str(jobs)]
-            watched = _reading(image.receipt.bytes, progress) if progress else None
-            _check_made(process.run(argv, _PATIENCE, check=False, tick=watched), new, target)
+            _check_made(process.run(argv, _PATIENCE, check=False), new, target)
             size = os.path.getsize(new)
             os.replace(new, target)
     return Squashed(target, size, time.time() - started, tool)
-
-
-def _reading(total: int, progress: Callable[[int, int], None]) -> Callable[[int], None]:
-    """Return a function that reports to ``progress`` how much a process has read, from the kernel's counters.
-
-    mksquashfs has its own progress bar, but its form differs between versions, and it needs a terminal.
-    """
-    told = 0
-
-    def look(pid: int) -> None:
-        nonlocal told
-        with suppress(OSError, ValueError), open("/proc/%d/io" % pid) as stream:
-            read = min(int(stream.readline().partition("rchar: ")[2]), total)  # it reads some files twice
-            progress(read - told, total)
-            told = read
-
-    return look
 
 
 # --- the tool ---

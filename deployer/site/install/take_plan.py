@@ -60,7 +60,7 @@ def take(data: bytes, what: str, store: Store, signers_file: Optional[str] = Non
 
 
 def _image(store: Store, update: plan_update.PlanUpdate) -> InstalledImage:
-    image = store.at(store.image_folder(update.digest))
+    image = store.carrying(update.digest)
     if image is None or image.receipt.digest != update.digest:
         name = update.bundle.split(":")[0]
         same = [other.receipt.digest for other in store.installed() if other.receipt.name == name]
@@ -70,6 +70,7 @@ def _image(store: Store, update: plan_update.PlanUpdate) -> InstalledImage:
         )
     if update.bundle != image.receipt.label:
         raise UsageError(f"the plan names {update.bundle}, but its digest is that of {image.receipt.name}")
+    store.check_own(image)
     return image
 
 

@@ -142,8 +142,7 @@ def _image(folder: str, started: Launch) -> List[Finding]:
 
     job = os.path.abspath(folder) if started.task is None else os.path.dirname(os.path.abspath(folder))
     store = Store(os.path.dirname(os.path.dirname(job)))
-    place = store.image_folder(started.digest)
-    image = store.at(place)
+    place, image = store.image_folder(started.digest), store.carrying(started.digest)
     if image is None:
         return [] if files.is_folder(os.path.join(place, "rootfs")) else [finding("image.gone", WHOLE_JOB, image=place)]
     gone = inventory.gone(image)

@@ -21,7 +21,7 @@ from deployer.site.install import mount_points
 from deployer.site.run.prepare import placeholders, ranks
 from deployer.site.run.prepare.request import users_environment
 from deployer.site.run.prepare.start_option import vetoes
-from deployer.site.storage import data
+from deployer.site.storage import data, events, group
 from deployer.site.storage.store import InstalledImage, Store
 from deployer.system import files, payload, process
 
@@ -63,13 +63,13 @@ def execute(store: Store, request: ExecRequest, command: List[str]) -> NoReturn:
     """
     if not command:
         raise UsageError("no command to run", f"exec {request.image} -- COMMAND [ARG...]")
-    runtime, settings, joins = prepare(store, request)
+    runtime, settings, joins = prepare(store, request, "exec")
     _become(runtime.argv(settings, command, _join(runtime, os.environ) if joins else []))
 
 
 def shell(store: Store, request: ExecRequest) -> NoReturn:
     """Replace this process with an interactive shell in the container: bash if the image has it, else sh."""
-    runtime, settings, _ = prepare(store, request)
+    runtime, settings, _ = prepare(store, request, "shell")
     terminal = {name: os.environ[name] for name in _TERMINAL if name in os.environ}
     settings = settings._replace(environment={**terminal, **settings.environment})
     root = plain(settings.rootfs) if runtime.contained else ""
@@ -85,10 +85,13 @@ def _become(words: Sequence[Text]) -> NoReturn:
     process.replace(command, environment)
 
 
-def prepare(store: Store, request: ExecRequest) -> Tuple[Runtime, Container, bool]:
+def prepare(store: Store, request: ExecRequest, action: str = "") -> Tuple[Runtime, Container, bool]:
     """Return the runtime and container for a process here, and whether a node's processes share one container.
 
     The container's home is the variable ``container.OWN``; it is created when the process starts.
+
+    Args:
+        action: the command, which is noted as an event; empty: nothing is noted.
     """
     installed = store.find(request.image)
     manifest = installed.manifest()
@@ -121,6 +124,9 @@ def prepare(store: Store, request: ExecRequest) -> Tuple[Runtime, Container, boo
     if not container.has_workdir(manifest.image):
         own = settings.environment.get("HOME", "/")
         settings = settings._replace(workdir=working_folder(settings.binds, own, _here()))
+    if action and events.is_first():
+        events.note(store.root, action, installed)
+        group.mark([installed.folder, *(item.carrier.folder for item in carriers)])
     return runtime, settings, bool(option and option.join)
 
 

@@ -15,7 +15,7 @@ from deployer.site.run.prepare.render import render
 from deployer.site.run.prepare.request import RunRequest
 from deployer.site.run.prepare.resolve import resolve
 from deployer.site.run.prepare.start_option import choose_option
-from deployer.site.storage import unfinished
+from deployer.site.storage import events, unfinished
 from deployer.site.storage.store import Store
 from deployer.system import files, terminal
 
@@ -62,6 +62,8 @@ def submit(folder: str) -> str:
             files.write_text(os.path.join(folder, result.JOB_ID), job_id + "\n")
     except DeployerError as error:  # job.sh writes the id too
         terminal.warn(f"job {job_id} was submitted, but: {error.message}")
+    root, label = os.path.dirname(os.path.dirname(os.path.abspath(folder))), f"{launch.bundle}:{launch.version}"
+    events.note(root, "run", bundle=label, digest=launch.digest, job=launch.job, job_id=job_id)
     return job_id
 
 

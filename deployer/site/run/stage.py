@@ -130,7 +130,7 @@ class RankRoot(NamedTuple):
     holders: Tuple[int, ...] = ()
 
 
-def need(store: Store, installed: InstalledImage, manifest: Manifest, ranks_mb: int) -> StagingNeed:
+def need(installed: InstalledImage, manifest: Manifest, ranks_mb: int) -> StagingNeed:
     """Return what a node needs to stage an image, with an objection to each kind of staging whose file is missing."""
     receipt = installed.receipt
     size = receipt.bytes - sum(member.size for member in manifest.members if member.name.startswith(DATA_PREFIX))
@@ -138,8 +138,10 @@ def need(store: Store, installed: InstalledImage, manifest: Manifest, ranks_mb: 
     engine = kit.ROOM if files.is_folder(installed.engine) else 0
     size += engine
     objections = {}
-    if not files.is_file(store.bundle(receipt)):
-        unkept = Obstacle(f"its bundle is not under {store.bundles}", "install it again with --keep, or push it again")
+    if not files.is_file(installed.bundle):
+        unkept = Obstacle(
+            f"its bundle is not under {installed.store.bundles}", "install it again with --keep, or push it again"
+        )
         objections = {plans.MEMORY: unkept, plans.DISK: unkept}
     sizes = {plans.MEMORY: _mib(size), plans.DISK: _mib(size)}
     squashed = squash.path(installed.folder)

@@ -40,7 +40,7 @@ def find(store: Store, request: execs.ExecRequest) -> ImagePlace:
     Raises:
         UsageError, Refused, MissingTool: as in ``exec``; or a value cannot be a word of this runtime.
     """
-    runtime, settings, _ = execs.prepare(store, request)
+    runtime, settings, _ = execs.prepare(store, request, "where")
     name = runtime.known.policy_name
     if name not in _SETS:
         raise UsageError(f"`where` has no words for {name}", "use --format {}; or `exec`".format(", ".join(_SETS)))

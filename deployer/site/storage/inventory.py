@@ -47,7 +47,7 @@ class Gone(NamedTuple):
 
 def write_inventory(folder: str) -> None:
     """Write the list of all content of an image's or layer's folder, unless it would be too long."""
-    entries = list(itertools.islice(_walk(os.fsencode(folder)), _MAX_COUNT))
+    entries = list(itertools.islice(_walk(os.fsencode(folder), []), _MAX_COUNT))
     names = _END.join(sorted(entries)) if len(entries) < _MAX_COUNT else b""
     if not 0 < len(names) <= _MAX_NAMES:
         return
@@ -67,13 +67,14 @@ def gone(image: InstalledImage, most: int = 3) -> Gone:
 
 def gone_in(folder: str, most: int, count: Callable[[], int]) -> Gone:
     """Return what a folder lacks; without a list, ``count`` returns the number of entries in its rootfs."""
-    listed = _read(folder)
+    listed, hidden = _read(folder), []  # type: List[bytes], List[bytes]
+    here = _walk(os.fsencode(folder), hidden)
     if not listed:  # too many files, or the list is missing too
         entries = count()
-        left = sum(1 for name in _walk(os.fsencode(folder)) if name.startswith(b"rootfs/"))
-        return Gone(entries, max(0, entries - left), [])
-    here = set(itertools.islice(_walk(os.fsencode(folder)), 2 * _MAX_COUNT))
-    missing = sorted(set(listed) - here)
+        left = sum(1 for name in here if name.startswith(b"rootfs/"))
+        return Gone(entries, 0 if hidden else max(0, entries - left), [])
+    away = set(listed) - set(itertools.islice(here, 2 * _MAX_COUNT))
+    missing = sorted(name for name in away if not name.startswith(tuple(hidden)))
     return Gone(len(listed), len(missing), [name.decode("utf-8", "backslashreplace") for name in missing[:most]])
 
 
@@ -93,17 +94,17 @@ def whole(store: Store, digest: str) -> Optional[InstalledImage]:
     return image if image and not gone(image).missing else None
 
 
-def check(store: Store, image: InstalledImage) -> Gone:
+def check(image: InstalledImage) -> Gone:
     """Return ``gone`` if nothing is missing; otherwise raise IntegrityError with the remedy."""
     missing = gone(image)
     if missing.missing:
-        raise IntegrityError(f"{image.receipt.label}: {missing}", remedy(store, image))
+        raise IntegrityError(f"{image.receipt.label}: {missing}", remedy(image))
     return missing
 
 
-def remedy(store: Store, image: InstalledImage) -> str:
+def remedy(image: InstalledImage) -> str:
     """Return how to make an image complete again."""
-    bundle = store.bundle(image.receipt)
+    bundle = image.bundle
     again = f"`install {bundle}`" if files.is_file(bundle) else "push the bundle again, or `install BUNDLE.tar`"
     return f"{again} installs it again; the site removes old files there: see purge_days in its profile"
 
@@ -115,8 +116,12 @@ def _read(folder: str) -> List[bytes]:
         return []
 
 
-def _walk(folder: bytes) -> Iterator[bytes]:
-    """Yield all names below ``folder``, relative to it, except the lists; links are not followed."""
+def _walk(folder: bytes, hidden: List[bytes]) -> Iterator[bytes]:
+    """Yield all names below ``folder``, relative to it, except the lists; links are not followed.
+
+    Args:
+        hidden: receives the folders that this user may not read, such as /root in a group's image.
+    """
     pending = [b""]
     while pending:
         within = pending.pop()
@@ -124,6 +129,11 @@ def _walk(folder: bytes) -> Iterator[bytes]:
             scanned = list(os.scandir(os.path.join(folder, within)))
         except FileNotFoundError:
             continue  # the folder was removed after its parent was read
+        except PermissionError:
+            if not within:
+                raise
+            hidden.append(within)
+            continue
         entries = scanned if within else [entry for entry in scanned if entry.name not in _LISTS]
         yield from [within + entry.name for entry in entries]
         pending += [within + entry.name + b"/" for entry in entries if entry.is_dir(follow_symlinks=False)]

@@ -134,28 +134,11 @@ def publish(store: Store, layer: str, new: str, entries: int, size: int) -> None
     with open(os.path.join(new, RECORD), "w", encoding="ascii") as stream:
         stream.write(json_records.pretty(record))
     inventory.write_inventory(new)
-    folder = os.path.join(store.layers, layer)
-    _clear(folder)
-    unfinished.publish(new, folder, lambda: whole(store, layer) is not None)
-
-
-def _clear(folder: str) -> None:
-    """Remove, or at least rename, a folder that another user put in the place of this user's layer."""
-    state = files.status(folder, follow=False)
-    if state is None or _is_own(folder):
-        return
-    with suppress(OSError, UsageError):  # this user may not be permitted to remove its content
-        if stat.S_ISDIR(state.st_mode):
-            unfinished.discard(folder)
-        else:
-            os.unlink(folder)
+    unfinished.publish(new, os.path.join(store.layers, layer), lambda: whole(store, layer) is not None)
 
 
 def whole(store: Store, layer: str) -> Optional[Layer]:
-    """Return this user's layer with this name; None if it is missing, incomplete, or another user's.
-
-    In a group's root folder, any member can make a folder with this name.
-    """
+    """Return this user's layer with this name; None if it is missing, incomplete, or another user's."""
     folder = os.path.join(store.layers, layer)
     path = os.path.join(folder, RECORD)
     if not _is_own(folder) or not files.is_file(path):
@@ -187,17 +170,16 @@ def users(store: Store, layer: str) -> List[str]:
     folders = []
     for name in files.names(store.images):
         folder = os.path.join(store.images, name)
-        with suppress(PermissionError):  # another user's
-            if not name.startswith(".") and layer in layer_links(folder):
-                folders.append(folder)
+        if not name.startswith(".") and layer in layer_links(folder):
+            folders.append(folder)
     return folders
 
 
 def unused(store: Store, without: Collection[str] = ()) -> List[str]:
     """Return the folders of layers that no image needs, ignoring the images in the folders ``without``."""
     there = [name for name in files.names(store.layers) if _FOLDER.match(name)]
-    needed = _needed(store, without) if there else _Needed(set(), set())
-    return [os.path.join(store.layers, name) for name in there if not needed.has(name)]
+    needed = _needed(store, without) if there else set()
+    return [os.path.join(store.layers, name) for name in there if name not in needed]
 
 
 def is_layer(path: str) -> bool:
@@ -209,7 +191,7 @@ def is_layer(path: str) -> bool:
 def discard(folder: str) -> None:
     """Remove the layer in ``folder`` unless an image needs it."""
     store = Store(os.path.dirname(os.path.dirname(folder)))
-    unfinished.discard(folder, lambda: _needed(store).has(os.path.basename(folder)))
+    unfinished.discard(folder, lambda: os.path.basename(folder) in _needed(store))
 
 
 def release(store: Store, spared: Collection[str] = ()) -> None:
@@ -220,38 +202,18 @@ def release(store: Store, spared: Collection[str] = ()) -> None:
                 discard(folder)
 
 
-class _Needed(NamedTuple):
-    """The names of layers that images need, and the users whose images are unreadable."""
-
-    names: Set[str]
-    hidden: Set[int]
-
-    def has(self, layer: str) -> bool:
-        return layer in self.names or int(layer.rpartition("-")[2]) in self.hidden
-
-
-def _needed(store: Store, without: Collection[str] = ()) -> _Needed:
-    """Return which layers are needed, including by images under construction."""
+def _needed(store: Store, without: Collection[str] = ()) -> Set[str]:
+    """Return the names of the layers that images need, including those under construction."""
     while True:
-        needed, renamed = _Needed(set(), set()), False
+        needed: Set[str] = set()
+        renamed = False
         for name in files.names(store.images):
             folder = os.path.join(store.images, name)
             if folder in without or name.startswith(unfinished.REMOVING):
                 continue
-            try:
-                links = layer_links(folder)
-            except PermissionError:
-                needed.hidden.add(_owner(folder))
-                continue
-            needed.names.update(links)
+            links = layer_links(folder)
+            needed.update(links)
             if not links and not files.lexists(folder):
                 renamed = True  # perhaps to its final name, which is not in this list
         if not renamed:
             return needed
-
-
-def _owner(folder: str) -> int:
-    try:
-        return os.lstat(folder).st_uid
-    except OSError as error:
-        files.refuse_unseen(folder, error)

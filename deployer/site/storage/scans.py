@@ -65,7 +65,7 @@ def check(store: Store, digest: str, policies: Optional[Sequence[Policy]] = None
 
 def unused(store: Store) -> List[str]:
     """Return the scans of bundles that are not installed."""
-    installed = {path_of(store, image.receipt.digest) for image in store.installed()}
+    installed = {path_of(store, image.receipt.digest) for image in store.own()}
     return sorted({os.path.join(store.scans, name) for name in files.names(store.scans)} - installed)
 
 

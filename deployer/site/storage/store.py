@@ -15,6 +15,8 @@
     ROOT/scans/DIGEST.json          the scan of a bundle, as it was signed
     ROOT/incoming/                  arriving bundles; never read under a final name
     ROOT/logs/                      a log file per command
+    ROOT/events.jsonl               who did what (events.py)
+    ROOT/group-store.json, uses/    another root folder whose images this one uses too; who uses an image (group.py)
 """
 
 import errno
@@ -24,7 +26,8 @@ import re
 from typing import TYPE_CHECKING, List, NamedTuple, Optional
 
 from deployer.contract.base import dialogue, json_records, records
-from deployer.contract.base.errors import IntegrityError, UsageError
+from deployer.contract.base.errors import IntegrityError, Refused, UsageError
+from deployer.site.storage import group
 from deployer.system import files
 
 if TYPE_CHECKING:
@@ -104,13 +107,23 @@ class InstalledImage(NamedTuple):
     receipt: Receipt
 
     @property
+    def store(self) -> "Store":
+        """The store that it is in, which may be a group's."""
+        return Store(os.path.dirname(os.path.dirname(self.folder)))
+
+    @property
+    def bundle(self) -> str:
+        """The path of its bundle, if that was kept."""
+        return self.store.bundle(self.receipt)
+
+    @property
     def rootfs(self) -> str:
         return os.path.join(self.folder, ROOTFS)
 
     @property
     def layers(self) -> List[str]:
         """The folders of the layers that it shares, the rootfs first; empty if the links are lost."""
-        parent = os.path.join(os.path.dirname(os.path.dirname(self.folder)), LAYERS)
+        parent = self.store.layers
         return [os.path.join(parent, name) for name in layer_links(self.folder)]
 
     @property
@@ -248,8 +261,21 @@ class Store:
         """Return the folder for the image of the bundle with this digest."""
         return os.path.join(self.images, digest.rpartition(":")[2][:_DIGITS])
 
+    @property
+    def group(self) -> "Optional[Store]":
+        """The group's store whose images this one uses too; None: it uses none. Raises Refused if it is not safe."""
+        joined = group.read(self.root)
+        if joined:
+            group.check(joined, ())
+        return Store(joined.folder) if joined else None
+
     def installed(self) -> List[InstalledImage]:
-        """Return the installed images, newest first."""
+        """Return the installed images, also the group's, newest first."""
+        images = self.own() + (self.group.own() if self.group else [])
+        return sorted(images, key=lambda image: (image.receipt.installed, image.folder), reverse=True)
+
+    def own(self) -> List[InstalledImage]:
+        """Return the images in this root folder itself, newest first."""
         # A temporary folder already has its receipt shortly before it gets its final name.
         names = [name for name in files.names(self.images) if not name.startswith(".")]
         images = filter(None, (self.at(os.path.join(self.images, name)) for name in names))
@@ -288,6 +314,7 @@ class Store:
 
         Raises:
             UsageError: DIGEST is malformed or matches several images.
+            Refused: it is the group's, and others than its owner can change it.
         """
         wanted, at, digest = reference.partition("@")
         name, _, version = wanted.partition(":")
@@ -311,7 +338,27 @@ class Store:
                 % (reference, len(matching), ", ".join(image.receipt.digest for image in matching)),
                 "give more digits",
             )
-        return matching[0] if matching else None
+        return self._checked(matching[0]) if matching else None
+
+    def carrying(self, digest: str) -> Optional[InstalledImage]:
+        """Return the image of the bundle with this digest, which may be the group's. Raises Refused as ``newest``."""
+        image = self.at(self.image_folder(digest))
+        shared = None if image else self.group
+        return self._checked(shared.at(shared.image_folder(digest))) if shared else image
+
+    def _checked(self, image: Optional[InstalledImage]) -> Optional[InstalledImage]:
+        """Return ``image``. Raises Refused if it is the group's, and others than its owner can change it."""
+        joined = group.read(self.root)
+        if image and joined and image.store.root == joined.folder:
+            paths = [os.path.join(top, name) for top in (image.folder, *image.layers) for name in files.names(top)]
+            group.check(joined, [*paths, *filter(files.lexists, [image.bundle])])
+        return image
+
+    def check_own(self, image: InstalledImage) -> None:
+        """Raise Refused for an image of the group, which only the store's owner may change."""
+        if image.store.root != self.root:
+            text = f"{image.receipt.label} is in the group's store {image.store.root}: only its owner can change it"
+            raise Refused(text, "ask the owner; or install the bundle under your own root folder and change that")
 
     def find(self, reference: str) -> InstalledImage:
         """Return the image from ``newest``. Raises UsageError if there is no such image."""

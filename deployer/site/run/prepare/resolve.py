@@ -13,8 +13,9 @@ from deployer.contract.site.plan import NATIVE, Plan
 from deployer.site.container import container
 from deployer.site.install import mount_points
 from deployer.site.run.prepare.request import RunRequest, Settled, settle
-from deployer.site.storage import data, inventory, scans
+from deployer.site.storage import data, group, inventory, scans
 from deployer.site.storage.store import InstalledImage, Store
+from deployer.system.trust import policy
 
 
 class ResolvedRun(NamedTuple):
@@ -37,11 +38,13 @@ class ResolvedRun(NamedTuple):
 def resolve(store: Store, request: RunRequest, own: Optional[Job]) -> ResolvedRun:
     """Find the image, plan and job of ``request``, and compute the layout."""
     installed = store.find(request.image)
-    scans.check(store, installed.receipt.digest)
+    policies = [one for root in {store.root, installed.store.root} for one in policy.load(root)]
+    scans.check(installed.store, installed.receipt.digest, policies)
     if not request.just_checked:
-        inventory.check(store, installed)
+        inventory.check(installed)
     manifest = installed.manifest()
     carriers = data.resolve(store, manifest)
+    group.mark([installed.folder, *(item.carrier.folder for item in carriers)])
     settled = settle(installed.plans(request.plan), manifest.name, manifest.jobs, request, os.environ, own)
     plan = settled.plan
     _check_verdict(plan, request.force)

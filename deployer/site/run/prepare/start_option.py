@@ -38,7 +38,7 @@ def choose_option(resolved: ResolvedRun) -> Chosen:
     """Choose among the plan's start options, and refuse what cannot start on this site now."""
     store, request, installed = resolved.store, resolved.request, resolved.installed
     plan, layout = resolved.settled.plan, resolved.settled.layout
-    need = stage.need(store, installed, resolved.manifest, layout.ranks_per_node * (layout.memory_mb or 0))
+    need = stage.need(installed, resolved.manifest, layout.ranks_per_node * (layout.memory_mb or 0))
     if resolved.mounts:
         reason = "its mount points for {} cannot be made in it".format(", ".join(resolved.mounts))
         objection = Obstacle(reason, "pack it again with --mount-point for each")
@@ -68,7 +68,7 @@ def _staging(resolved: ResolvedRun, option: StartOption, size_mb: int) -> Option
         kind=option.staging,
         place=option.place,
         image=installed.folder,
-        source=squash.path(installed.folder) if packed else resolved.store.bundle(installed.receipt),
+        source=squash.path(installed.folder) if packed else installed.bundle,
         size_mb=size_mb,
         abi=resolved.settled.plan.abi,
         mounts=resolved.mounts,

@@ -8,7 +8,7 @@ from tests.conftest import ROOT
 
 #: What our own programs tell each other.
 _BETWEEN_PROGRAMS = {
-    *("DEPLOYER_ANNOUNCE", "DEPLOYER_ANSWERS", "DEPLOYER_ASKS", "DEPLOYER_CALLER", "DEPLOYER_COLOUR", "DEPLOYER_HUB"),
+    *("DEPLOYER_ANNOUNCE", "DEPLOYER_ASKS", "DEPLOYER_CALLER", "DEPLOYER_COLOUR", "DEPLOYER_HUB"),
     *("DEPLOYER_PROGRESS", "DEPLOYER_REHEARSAL", "DEPLOYER_TERMINAL", "REHEARSAL_TIED"),
 }
 #: What a login, a module or the batch system has set.

@@ -290,7 +290,7 @@ def test_unknown_words_are_explained(
 def test_the_options_of_the_sites_commands_are_shown_and_checked_on_the_laptop(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    for words, option in ((["run"], "--ranks-per-node"), (["remove"], "--job-folders"), (["logs"], "--follow")):
+    for words, option in ((["run"], "--ranks-per-node"), (["remove"], "--force"), (["logs"], "--follow")):
         with pytest.raises(SystemExit):
             main.main([*words, "--site", "lab", "--help"])
         shown = capsys.readouterr().out

@@ -4,7 +4,6 @@ import os
 import random
 import signal
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -18,10 +17,8 @@ from deployer.contract.bundle.delta import Ending
 from deployer.site.install import gc, incoming, remove
 from deployer.site.install import receive as receiving
 from deployer.site.install.receive import receive
-from deployer.site.storage.store import Store
 from deployer.system.trust import policy
 from tests import bundles, forked
-from tests.others import somebody_else
 from tests.signing import TestKey, signed
 
 APP = [("deployer/app/%d.py" % number, b"%d" % number * 3000) for number in range(5)]
@@ -523,18 +520,6 @@ def test_what_nobody_took_up_again_is_removed(store):
     incoming.remove_stale(store)
     assert not os.path.exists(left)
     assert len(files_of(incoming.folder_of(store, new[0]))) == len(new[1])
-
-
-def test_a_push_is_not_stopped_by_the_parts_of_another_user_that_it_may_not_read():
-    digest, items = shipment(bundles.build())
-    with tempfile.TemporaryDirectory() as top:  # pytest's folders are closed to others
-        store = Store(os.path.join(top, "root"))
-        incoming.take(as_stream(items), store, digest)
-        os.chmod(top, 0o755)
-        os.chmod(incoming.folder_of(store, digest), 0o700)
-        with somebody_else():
-            assert list(incoming.stale(store)) == []
-            assert incoming.kept(store) == {}
 
 
 @pytest.mark.thorough

@@ -20,7 +20,6 @@ from deployer.site.install import squash
 from deployer.site.install.install import install
 from deployer.site.storage import unfinished
 from deployer.site.storage.store import Store
-from deployer.system import process
 from tests import bundles, running
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -90,16 +89,6 @@ def test_the_site_s_own_comes_first_and_the_kit_s_where_there_is_none(folder):
     assert "with the site's mksquashfs 4.5.1: " in by_site.line()
     assert by_site.record()["mksquashfs"] == {"whose": "site", "path": str(own), "version": "4.5.1"}
     assert left(image) == ["image.sqfs"]
-
-
-def test_its_progress_is_what_it_has_read_of_the_image(folder, monkeypatch):
-    monkeypatch.setattr(process, "_TICK", 0.01)
-    put(folder, 'n=0; while [ "$n" -lt 100000 ]; do n=$((n + 1)); done')
-    image = installed(folder)
-    told = []
-    squash.make(image, 1, lambda count, total: told.append((count, total)))
-    assert {total for _, total in told} == {image.receipt.bytes}
-    assert 0 < sum(count for count, _ in told) <= image.receipt.bytes
 
 
 def test_without_any_a_line_says_what_would_help(folder):

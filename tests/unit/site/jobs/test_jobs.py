@@ -1,9 +1,7 @@
 """Several jobs at once: jobs, cancel without a name, gc --jobs; and images that NAME@DIGEST means."""
 
-import io
 import json
 import os
-import sys
 import time
 
 import pytest
@@ -30,7 +28,6 @@ def store(tmp_path, monkeypatch):
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
-    monkeypatch.delenv("DEPLOYER_ANSWERS", raising=False)
     running.program(folder, "scontrol", "exit 0")
     return Store(str(tmp_path / "root"))
 
@@ -194,19 +191,10 @@ def test_cancel_without_a_name(store, tmp_path, capsys, monkeypatch):
     assert call(store, "cancel") == UsageError.exit_code
     said = capsys.readouterr().err
     assert "error: 2 jobs are active: j12 (12), j11 (11)\nhint: select one: cancel JOB" in said
-    monkeypatch.setenv("DEPLOYER_ANSWERS", "1")
-    monkeypatch.setattr(sys, "stdin", io.StringIO("\n"))
-    assert call(store, "cancel") == UsageError.exit_code
-    assert call(store, "cancel", "--json") == UsageError.exit_code
     assert not (tmp_path / "cancelled").exists()
-    monkeypatch.setattr(sys, "stdin", io.StringIO("j12\n"))
-    squeue(store, ("12", "PENDING"), ("11", "RUNNING"))
-    assert call(store, "cancel") == EXIT_DONE
-    assert "which job?" in capsys.readouterr().err
     squeue(store, ("11", "RUNNING"))
-    monkeypatch.delenv("DEPLOYER_ANSWERS")
     assert call(store, "cancel") == EXIT_DONE  # the only active one, though it is not the last
-    assert (tmp_path / "cancelled").read_text() == "12\n11\n"
+    assert (tmp_path / "cancelled").read_text() == "11\n"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: gives a folder to another user")
@@ -282,13 +270,8 @@ def test_gc_removes_no_result_without_asking(store, folders, capsys):
     assert left(store) == ["lost", "running", "trained", "young"]
 
 
-def test_gc_removes_results_with_the_users_word(store, folders, capsys, monkeypatch):
-    monkeypatch.setenv("DEPLOYER_ANSWERS", "1")
-    monkeypatch.setattr(sys, "stdin", io.StringIO("n\ny\n"))
-    assert call(store, "gc", "--jobs") == EXIT_DONE
-    assert "trained: model.h5, result.json\n" in capsys.readouterr().err
-    assert left(store) == ["lost", "running", "trained", "young"]
-    assert call(store, "gc", "--jobs") == EXIT_DONE
+def test_gc_removes_results_with_the_users_word(store, folders, capsys):
+    assert call(store, "gc", "--jobs", "--yes") == EXIT_DONE
     assert left(store) == ["running", "young"]
     assert call(store, "gc", "--jobs", "--yes", "--older-than", "0d", "--json") == EXIT_DONE
     assert left(store) == ["running"]

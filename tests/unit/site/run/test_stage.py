@@ -380,16 +380,16 @@ def test_an_image_whose_folder_leads_elsewhere_is_refused(tmp_path):
 
 def test_what_is_needed_is_counted_without_data(job):
     manifest = job.image.manifest()
-    need = stage.need(job.store, job.image, manifest, 500)
+    need = stage.need(job.image, manifest, 500)
     assert (need.sizes, need.ranks_mb) == ({"memory": 1, "disk": 1}, 500)
     assert list(need.objections) == ["squashfs"]
     assert "no SquashFS file" in need.objections["squashfs"].reason
     receipt = job.image.receipt._replace(bytes=100 * 2**20 + 5000, files=1024)
-    counted = stage.need(job.store, job.image._replace(receipt=receipt), manifest, 0)
+    counted = stage.need(job.image._replace(receipt=receipt), manifest, 0)
     assert counted.sizes["memory"] == 103
     os.unlink(job.bundle)
     Path(squash.path(job.image.folder)).write_bytes(b"x" * (2**20 + 1))
-    need = stage.need(job.store, job.image, manifest, 0)
+    need = stage.need(job.image, manifest, 0)
     assert need.sizes["squashfs"] == 2
     assert sorted(need.objections) == ["disk", "memory"]
     assert "--keep" in need.objections["memory"].remedy

@@ -13,7 +13,7 @@ from deployer.site.run.exec import ExecRequest
 
 def found(monkeypatch, runtime, environment, binds=()):
     settings = Container("/images/a b", binds, environment, [], "/")
-    monkeypatch.setattr(where.execs, "prepare", lambda store, request: (RUNTIMES[runtime], settings, False))
+    monkeypatch.setattr(where.execs, "prepare", lambda *_: (RUNTIMES[runtime], settings, False))
     return where.find(None, ExecRequest("a"))
 
 

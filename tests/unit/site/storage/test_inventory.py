@@ -19,7 +19,7 @@ def path(tmp_path):
 
 def test_a_whole_image_lacks_nothing(store, path):
     image = installing.install(path, store).image
-    found = inventory.check(store, image)
+    found = inventory.check(image)
     assert found.missing == 0
     walks = [entry for folder in (image.folder, image.layers[0]) for entry in os.walk(folder)]
     here = sum(len(folders) + len(names) for _, folders, names in walks)
@@ -32,7 +32,7 @@ def test_files_that_went_are_named_and_a_second_install_brings_them_back(store, 
     os.unlink(os.path.join(os.fsencode(image.rootfs), odd))
     os.unlink(os.path.join(image.app, "train.py"))
     with pytest.raises(IntegrityError) as error:
-        inventory.check(store, image)
+        inventory.check(image)
     line = error.value.lines()[0]
     assert "2 of its 13 files and folders are gone: app/train.py, rootfs/etc/odd\\xff name" in line
     assert "`install BUNDLE.tar`" in error.value.hint
@@ -45,7 +45,7 @@ def test_files_that_went_are_named_and_a_second_install_brings_them_back(store, 
 def test_the_kept_bundle_is_named_as_the_remedy(store, path):
     image = installing.install(path, store).image
     kept = installing.keep(path, store, image)
-    assert f"`install {kept}`" in inventory.remedy(store, image)
+    assert f"`install {kept}`" in inventory.remedy(image)
 
 
 def test_a_folder_that_went_whole(store, path):

@@ -1,8 +1,8 @@
 import json
+from pathlib import Path
 
 import pytest
 
-from deployer.cli.site import images
 from deployer.contract.base.errors import Refused, UsageError
 from deployer.system.trust import policy
 from tests.others import somebody_else
@@ -181,7 +181,8 @@ def test_a_policy_of_a_root_that_cannot_be_searched_is_not_pinned_again(root):
         policy.pin_policy(str(root), KEY.allowed())
 
 
-def test_the_policy_that_help_shows_can_be_read(tmp_path):
+def test_the_policy_that_the_page_shows_can_be_read(tmp_path):
+    page = (Path(__file__).parents[4] / "docs" / "trust.md").read_text(encoding="utf-8")
     (tmp_path / "allowed_signers").write_text("")
-    (tmp_path / "policy.json").write_text("{{{}}}".format(images._POLICY.partition("{")[2].partition("}")[0]))
+    (tmp_path / "policy.json").write_text(page.partition("```json\n")[2].partition("```")[0])
     assert policy.read_policy(str(tmp_path / "policy.json")).require_signature
