@@ -15,7 +15,7 @@ from deployer.contract.bundle.manifest import PROVENANCE_MEMBER, SBOM_MEMBER
 from deployer.system import files, terminal
 from deployer.system.trust.verify import begin, opened, size_of, verify
 
-_KINDS = {"deb": "Debian", "pypi": "Python", "generic": "other"}
+_KINDS = {"deb": "Debian", "pypi": "Python", "golang": "Go", "cargo": "Rust", "generic": "other"}
 
 
 def add_parsers(subparsers: Any) -> None:
