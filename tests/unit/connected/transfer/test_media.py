@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -65,6 +66,7 @@ def check_sizes(folder: Path) -> int:
         subprocess.run(["sha256sum", "--quiet", "--strict", "-c", "SHA256SUMS"], cwd=one, check=True)
         listed = [line.split()[1] for line in (one / "SHA256SUMS").read_text().splitlines()]
         assert sorted([*listed, "SHA256SUMS"]) == contents(one)
+        assert all(re.fullmatch(r"\w[\w.-]*\w", name, re.ASCII) for name in listed)  # FAT and exFAT allow these
     return len(media)
 
 
