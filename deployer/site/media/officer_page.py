@@ -8,7 +8,7 @@ from deployer.contract.bundle import plan_update, scan, sshsig
 from deployer.contract.bundle.scan import SEVERITIES
 from deployer.system.trust import trust
 
-Section = Tuple[str, Sequence[str]]
+PageSection = Tuple[str, Sequence[str]]
 
 _PAGE = """\
 <!DOCTYPE html>
@@ -21,7 +21,7 @@ _PAGE = """\
 _NONE = "Nobody recorded a scan for vulnerabilities. On the laptop: deployer scan B.tar"
 
 
-def page(title: str, sections: Sequence[Section]) -> str:
+def page(title: str, sections: Sequence[PageSection]) -> str:
     """Return a page without scripts, and with nothing remote, of lines that may come from anybody."""
     parts = [f"<h2>{html.escape(name)}</h2><pre>{html.escape(_text(lines))}</pre>" for name, lines in sections]
     shown = html.escape(printable(title))

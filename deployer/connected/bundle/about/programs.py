@@ -28,7 +28,7 @@ _MAX_SIZE = 8 * 1024 * 1024
 _WORD = re.compile(r"[!-~]+")
 
 
-class Component(NamedTuple):
+class ProgramPart(NamedTuple):
     """A module or a crate: the type of its purl, its name, and its version; empty if the program does not know it."""
 
     kind: str
@@ -36,7 +36,7 @@ class Component(NamedTuple):
     version: str
 
 
-def components(content: FileContent) -> Iterator[Component]:
+def components(content: FileContent) -> Iterator[ProgramPart]:
     """Yield what a Go or Rust program was made of; nothing if it is another file."""
     if content.read(0, len(_MAGIC)) != _MAGIC:
         return
@@ -48,16 +48,16 @@ def components(content: FileContent) -> Iterator[Component]:
                 yield from (one for one in found if _WORD.fullmatch(one.name))
 
 
-def _go(section: bytes) -> Iterator[Component]:
+def _go(section: bytes) -> Iterator[ProgramPart]:
     if not section.startswith(_GO_MAGIC) or not section[len(_GO_MAGIC) + 1] & _GO_INLINE:
         return
     compiler, end = _go_text(section, _GO_HEADER)
     if version := _GO_VERSION.match(compiler):
-        yield Component(GOLANG, "stdlib", version[1])
-    modules: list[Component] = []
+        yield ProgramPart(GOLANG, "stdlib", version[1])
+    modules: list[ProgramPart] = []
     for line in _go_text(section, end)[0][_GO_MARK:-_GO_MARK].split("\n"):
         kind, name, number, *_ = (*line.split("\t"), "", "")
-        module = Component(GOLANG, name, number.replace("(devel)", ""))
+        module = ProgramPart(GOLANG, name, number.replace("(devel)", ""))
         if kind in ("mod", "dep"):
             modules.append(module)
         elif kind == "=>":  # it replaces the module before; a folder has no version
@@ -76,14 +76,14 @@ def _go_text(section: bytes, at: int) -> tuple[str, int]:
     return section[at : at + size].decode("latin-1"), at + size
 
 
-def _rust(section: bytes) -> Iterator[Component]:
+def _rust(section: bytes) -> Iterator[ProgramPart]:
     content = zlib.decompressobj().decompress(section, _MAX_SIZE)
     for crate in json_records.parse(content, "a program's crates", IntegrityError)["packages"]:
         if crate.get("kind", "runtime") == "runtime":  # the others only built it
-            yield Component(CARGO, str(crate["name"]), str(crate["version"]))
+            yield ProgramPart(CARGO, str(crate["name"]), str(crate["version"]))
 
 
-_READERS: dict[bytes, Callable[[bytes], Iterator[Component]]] = {b".go.buildinfo": _go, b".dep-v0": _rust}
+_READERS: dict[bytes, Callable[[bytes], Iterator[ProgramPart]]] = {b".go.buildinfo": _go, b".dep-v0": _rust}
 
 
 def _read_at(content: FileContent, offset: int, size: int) -> bytes:

@@ -37,9 +37,9 @@ def make(made: Path, work: Path, host: BuildSettings, machine: str, say: Callabl
     """
     version = f"v{RECIPE.pins()[SOURCE]['version'].partition('-')[0]}"
     say(f"kit: fetch the source of age {version} and Debian's Go compiler")
-    packages = fetch.debian(RECIPE, [], work, host, list(RECIPE.pins()), this_machine.machine())
-    for package in packages:
-        root = RECIPE.unpack(package, work / "root")
+    root = work / "root"
+    for package in fetch.debian(RECIPE, [], work, host, list(RECIPE.pins()), this_machine.machine()):
+        RECIPE.unpack(package, root)
     say(f"kit: compile age for {machine}")
     settings = {"GO111MODULE": "off", "CGO_ENABLED": "0", "GOARCH": BY_KERNEL[machine].oci}
     places = {"GOROOT": root / "usr/lib/go-1.19", "GOPATH": root / "usr/share/gocode", "GOCACHE": work / "cache"}

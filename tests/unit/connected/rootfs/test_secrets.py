@@ -59,6 +59,7 @@ def test_files_of_packages_are_left_out_but_not_their_settings() -> None:
         ("usr/local/go/src/crypto/tls/testdata/example-key.pem", key),
         ("usr/share/ansible/collections/ansible_collections/a/b/plugins/modules/c.py", key),
         ("usr/local/aws-cli/v2/2.1/dist/awscli/examples/iot/x.rst", key),
+        ("usr/share/doc/puma/examples/puma_keypair.pem", key),
         ("opt/env/site-packages/tornado/test/test.key", key),
         ("srv/app/tests/test.key", key),
         ("etc/ssh/ssh_host_rsa_key", key),
