@@ -77,6 +77,7 @@ def add_parsers(subparsers: Any) -> None:
     common.add(command, "--medium-size", "SIZE", text, type=_size, default=0)
     text = "with --to: encrypt with age for this OpenSSH public key, or a file with such keys; repeatable"
     common.repeated(command, "--encrypt-to", "KEY", text)
+    common.flag(command, "--bring-age", "with --encrypt-to: add a static age to each medium, for a site without it")
 
     command = common.add_command(subparsers, "diff", _diff)
     common.add(command, "old", "A.tar", "the earlier bundle")
@@ -148,8 +149,18 @@ def _is_update(path: Path) -> bool:
 
 
 def _push_plan(args: argparse.Namespace) -> None:
-    others = ("full", "without_plan", "squashfs", "transfer_host", "to", "have", "medium_size", "encrypt_to")
-    used = [f"--{name.replace('_', '-')}" for name in others if getattr(args, name)]
+    others = (
+        "full",
+        "without_plan",
+        "squashfs",
+        "transfer_host",
+        "to",
+        "have",
+        "medium_size",
+        "encrypt_to",
+        "bring_age",
+    )
+    used = [f"--{name.replace('_', '-')}" for name in (*others, "bring_age") if getattr(args, name)]
     if used:
         raise UsageError(f"{' and '.join(used)} cannot be used with --plan: it sends one small file")
     sites = [site for site in (args.bundle, args.site, args.named) if site]
@@ -187,8 +198,8 @@ def _push(args: argparse.Namespace) -> None:
     settings.fill(args)
     if args.have:
         raise UsageError("--have requires --to: over ssh, push asks the site what it has")
-    if args.medium_size or args.encrypt_to:
-        raise UsageError("--medium-size and --encrypt-to require --to: ssh needs neither")
+    if args.medium_size or args.encrypt_to or args.bring_age:
+        raise UsageError("--medium-size, --encrypt-to and --bring-age require --to: ssh needs none of them")
     options = common.from_options(pushing.PushOptions, args, facts=index.default_folder())
     profile = profile_of(args.site, args.ssh_config)
     args.bundle = architectures.of_site(args.bundle, profile)
@@ -229,7 +240,9 @@ def _push_to(args: argparse.Namespace) -> None:
     if args.dry_run or args.transfer_host or args.force or args.squashfs or args.without_plan:
         text = "--dry-run, --transfer-host, --force, --without-plan and --squashfs cannot be used with --to"
         raise UsageError(text, "at the site, `deployer.pyz receive DIR` installs the parts; it accepts --squashfs")
-    written = pushing.push_to(Path(args.bundle), args.to, args.have, args.medium_size, args.encrypt_to)
+    if args.bring_age and not args.encrypt_to:
+        raise UsageError("--bring-age requires --encrypt-to: nothing else needs age")
+    written = pushing.push_to(Path(args.bundle), args.to, args.have, args.medium_size, args.encrypt_to, args.bring_age)
     if not common.as_json(args, written._asdict()):
         terminal.show(f"wrote {human(written.sent)} in {counted(written.parts, 'part')}: {written.folder}")
         terminal.show(f"digest {written.digest}")
@@ -237,7 +250,7 @@ def _push_to(args: argparse.Namespace) -> None:
             none = "none, so `run` cannot use it; `exec` and `shell` can"
             terminal.show(f"plans: {', '.join(written.plans) or none}")
     what = f"each folder in {args.to}" if args.medium_size else args.to
-    key = " --identity KEY" if args.encrypt_to else ""
+    key = " --identity KEY" * bool(args.encrypt_to) + " --age DIR/age" * args.bring_age
     terminal.hint("next", f"copy {what} to the site, then there: python3 DIR/deployer.pyz receive DIR --root ROOT{key}")
 
 

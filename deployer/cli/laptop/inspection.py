@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from deployer.cli.site import common
-from deployer.cli.site.inspection import show_manifest, show_several
+from deployer.cli.site.inspection import manifest_lines, show_several
 from deployer.connected.bundle.about import sbom as sboms
 from deployer.connected.bundle.about.listing import files_of
 from deployer.connected.ground import progress
@@ -15,7 +15,7 @@ from deployer.contract.bundle.manifest import PROVENANCE_MEMBER, SBOM_MEMBER
 from deployer.system import files, terminal
 from deployer.system.trust.verify import begin, opened, size_of, verify
 
-_KINDS = {"deb": "Debian", "pypi": "Python", "generic": "other"}
+_KINDS = {"deb": "Debian", "pypi": "Python", "golang": "Go", "cargo": "Rust", "generic": "other"}
 
 
 def add_parsers(subparsers: Any) -> None:
@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> None:
     }
     if common.as_json(args, record):
         return
-    show_manifest(manifest)
+    terminal.show(*manifest_lines(manifest))
     counts = ", ".join(f"{count} {_KINDS.get(kind, kind)}" for kind, count in packages.items())
     terminal.show(f"packages: {counts or 'none known'}" if sbom else "packages: unknown, the bundle has no SBOM")
 

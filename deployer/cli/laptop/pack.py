@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 #: The parts in ``deployer.connected.bundle.kit``. Importing that module only for the names would be slow.
-_PARTS = ("charliecloud", "udocker", "squashfs-tools")
+_PARTS = ("charliecloud", "udocker", "squashfs-tools", "age")
 
 
 def add_parsers(subparsers: Any) -> None:

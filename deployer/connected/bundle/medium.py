@@ -1,5 +1,6 @@
 """What is on media beside the parts of a bundle, above all README.txt for the person at the site (docs/adr/0072)."""
 
+import logging
 from collections.abc import Sequence
 
 from deployer.connected.bundle.pyz import make_pyz
@@ -7,7 +8,10 @@ from deployer.connected.bundle.shipment import ENCRYPTED_FILE, SUMS, Shipment, o
 from deployer.contract.base.errors import UsageError
 from deployer.contract.base.text import counted
 from deployer.contract.bundle.manifest import Manifest
+from deployer.contract.elf.machines import X86_64, kernel_name
 from deployer.system import age, process
+
+_log = logging.getLogger("deployer.media")
 
 _TEXT = """\
 {label}, a bundle of deployer in {parts}
@@ -27,10 +31,10 @@ If another person made it, compare the digest by phone or on paper: `receive` pr
 _ENCRYPTED_TEXT = """\
 Encrypted files, for the owner of a certain key only.
 {which}
-Copy this folder to a login node of the site, which needs Python 3.6 or later and the program age. In the copy:
+Copy this folder to a login node of the site, which needs Python 3.6 or later{needs}. In the copy:
 
-     sha256sum -c {sums}  # each line ends with OK
-     python3 deployer.pyz receive . --root ROOT --identity KEY  # ROOT: a folder that all nodes share
+     sha256sum -c {sums}  # each line ends with OK{before}
+     python3 deployer.pyz receive . --root ROOT --identity KEY{age}  # ROOT: a folder that all nodes share
 """
 #: Bytes on each medium for README.txt, SHA256SUMS and the file system itself.
 _SPARE = 2 * 1024 * 1024
@@ -71,9 +75,19 @@ def readme(
     )
 
 
-def encrypted_readme(mark: str) -> str:
-    """Return the text of README.txt on an encrypted medium. It does not name the bundle."""
-    return _ENCRYPTED_TEXT.format(which=_which(mark), sums=SUMS)
+def encrypted_readme(mark: str, has_age: bool) -> str:
+    """Return the text of README.txt on an encrypted medium, which may have age too. It does not name the bundle."""
+    words = ("", "\n     chmod u+x age", " --age ./age") if has_age else (" and the program age", "", "")
+    needs, before, program = words
+    return _ENCRYPTED_TEXT.format(which=_which(mark), sums=SUMS, needs=needs, before=before, age=program)
+
+
+def age_itself(architecture: str) -> dict[str, bytes]:
+    """Return the kit's program age for a processor, by its OCI name, and its README. Raises as ``kit.members``."""
+    from deployer.connected.bundle import kit  # slow to import
+
+    made = kit.members("age", kernel_name(architecture) or X86_64.kernel, _log.info)
+    return {path.name.replace("README.age", "age.txt"): path.read_bytes() for path in made.values()}
 
 
 def _which(mark: str) -> str:

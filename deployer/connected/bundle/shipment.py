@@ -106,7 +106,7 @@ def as_files(
     The written files are removed after an error.
 
     Args:
-        more: other files, by their names.
+        more: other files, by their names. Those that end with ``delta.ENCRYPTED`` are encrypted.
         encrypt: a command that encrypts. Then several parts are one stream, in a file of up to 256 MiB.
 
     Raises:
@@ -127,19 +127,20 @@ def as_files(
                 advance(len(piece))
         return f"{digest.hexdigest()}  {name}\n"
 
-    def write_encrypted(name: str, few: Shipment) -> str:
+    def write_encrypted(name: str, content: bytes) -> str:
         written.append(folder / name)
         with files.published(str(folder / name)) as target:
-            process.run(encrypt, age.SECONDS, stdin=b"".join(as_stream(stream, few, advance)), stdout=target)
+            process.run(encrypt, age.SECONDS, stdin=content, stdout=target)
         return f"{files.sha256_file(str(folder / name))}  {name}\n"
 
     try:
         sums += write("deployer.pyz", iter([make_pyz()]))
         for name, content in more.items():
-            sums += write(name, iter([content]))
+            sums += write_encrypted(name, content) if name.endswith(delta.ENCRYPTED) else write(name, iter([content]))
         if encrypt:
             for number, few in enumerate(split(what, ENCRYPTED_FILE), 1):
-                sums += write_encrypted(f"{number:04}{delta.ENCRYPTED}", few)
+                content = b"".join(as_stream(stream, few, advance))
+                sums += write_encrypted(f"{number:04}{delta.ENCRYPTED}", content)
         else:
             sums += write(what.ending.name, iter([what.data]))
             for part in what.parts:

@@ -394,7 +394,12 @@ def _uploaded(
 
 
 def push_to(
-    bundle: Path, folder: Path, receipt: Path | None = None, size: int = 0, keys: Sequence[str] = ()
+    bundle: Path,
+    folder: Path,
+    receipt: Path | None = None,
+    size: int = 0,
+    keys: Sequence[str] = (),
+    bring_age: bool = False,
 ) -> FolderPush:
     """Write the segments that a site lacks into a folder, for transport by other means.
 
@@ -402,6 +407,7 @@ def push_to(
         receipt: the output of the site's ``receipt`` command. Without it, the complete bundle is written.
         size: bytes of each medium, which gets a numbered folder; 0: write to the folder itself.
         keys: as in ``medium.encryption``.
+        bring_age: add the program that decrypts to each medium.
 
     After an error, nothing that was written remains.
     """
@@ -416,18 +422,20 @@ def push_to(
         plans = plans_in(manifest)
         readme = functools.partial(medium.readme, manifest, verification.digest, plans, bool(held))
         encrypt = medium.encryption(keys) if keys else ()
-        # An encrypted medium says nothing about the bundle.
-        scanned = b"" if keys else scan.beside(str(bundle), verification.digest) or b""
-        media = medium.cut(shipment, size - len(scanned)) if size else [shipment]
+        scanned = scan.beside(str(bundle), verification.digest) or b""
+        beside = medium.age_itself(manifest.image.architecture) if bring_age else {}
+        own = sum(map(len, (scanned, *beside.values())))
+        media = medium.cut(shipment, size - own) if size else [shipment]
         new_folder(folder)
         written: list[Path] = []
         try:
             with progress.bar("write", sum(each.size for each in media)) as advance:
                 for number, each in enumerate(media, 1):
                     mark, place = (delta.MEDIUM % (number, len(media)), folder / str(number)) if size else ("", folder)
-                    text = medium.encrypted_readme(mark) if keys else readme(each, mark)
-                    more = {README: text.encode(), **({mark: b""} if mark else {})}
-                    more.update({ON_MEDIUM: scanned} if scanned else {})
+                    text = medium.encrypted_readme(mark, bring_age) if keys else readme(each, mark)
+                    more = {README: text.encode(), **beside, **({mark: b""} if mark else {})}
+                    # An encrypted medium says nothing about the bundle.
+                    more.update({ON_MEDIUM + delta.ENCRYPTED * bool(keys): scanned} if scanned else {})
                     written += as_files(stream, each, place, advance, more, encrypt)
         except BaseException:
             for path in written:

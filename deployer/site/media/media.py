@@ -44,10 +44,11 @@ def gather(folders: List[str], store: Store, key: str, program: str, meter: Inst
     for folder in folders:
         names = sorted(files.names(folder))
         marks = list(filter(None, map(delta.MEDIUM_NAME.match, names)))
-        encrypted = [os.path.join(folder, name) for name in names if name.endswith(delta.ENCRYPTED)]
+        scan, hidden = os.path.join(folder, ON_MEDIUM), ON_MEDIUM + delta.ENCRYPTED
+        encrypted = [name for name in names if name.endswith(delta.ENCRYPTED) and name != hidden]
         if len(folders) == 1 and not encrypted and not marks:
             break
-        parts = _decrypted(encrypted, store, key, program) if encrypted else _plain(folder)
+        parts = _decrypted(folder, encrypted, store, key, program) if encrypted else _plain(folder)
         for place, size, stream, what in parts:
             if isinstance(place, Ending):
                 parcel = _begun(place, stream.read(min(size, sealed_file.MAX_MANIFEST)), store, what, parcel)
@@ -60,8 +61,11 @@ def gather(folders: List[str], store: Store, key: str, program: str, meter: Inst
             raise UsageError(f"{folder} contains no bundle's parts", "give the folders that push --to wrote")
         for mark in marks:
             files.write_text(os.path.join(parcel.folder, mark.group()), "")
-        if ON_MEDIUM in names:
-            data = files.read_text(os.path.join(folder, ON_MEDIUM), _COPY, plan_update.MAX_SIZE)
+        if hidden in names:
+            with files.published(os.path.join(parcel.folder, ON_MEDIUM), hint=incoming.NO_SPACE) as plain:
+                age.decrypt(scan + delta.ENCRYPTED, plain, key, program)
+        elif ON_MEDIUM in names:
+            data = files.read_text(scan, _COPY, plan_update.MAX_SIZE)
             files.write_text(os.path.join(parcel.folder, ON_MEDIUM), data)
         target, total = parcel.folder, max([int(mark.group(2)) for mark in marks], default=0)
         wanted = [delta.MEDIUM % (number, total) for number in range(1, total + 1)] if _lacking(parcel, store) else []
@@ -78,10 +82,10 @@ def _plain(folder: str) -> _Parts:
             yield place, os.fstat(stream.fileno()).st_size, stream, path
 
 
-def _decrypted(paths: Sequence[str], store: Store, key: str, program: str) -> _Parts:
+def _decrypted(folder: str, names: Sequence[str], store: Store, key: str, program: str) -> _Parts:
     """Yield the same from encrypted files, each of which has the ending first."""
     os.makedirs(store.incoming, exist_ok=True)
-    for path in paths:
+    for path in (os.path.join(folder, name) for name in names):
         with tempfile.TemporaryFile(dir=store.incoming) as stream:
             age.decrypt(path, stream, key, program)
             stream.seek(0)

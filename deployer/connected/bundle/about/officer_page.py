@@ -13,7 +13,8 @@ from deployer.connected.bundle.about.diff import diff
 from deployer.connected.bundle.about.listing import files_of
 from deployer.connected.ground import progress
 from deployer.connected.ground.reports.html_page import page
-from deployer.connected.rootfs.entries import shown
+from deployer.connected.rootfs import secrets
+from deployer.connected.rootfs.entries import InMemory, shown
 from deployer.connected.rootfs.flatten import CHANGES
 from deployer.connected.rootfs.package_files import PackageFiles
 from deployer.connected.rootfs.running_code import HEAD, runs_code
@@ -26,7 +27,7 @@ from deployer.contract.site import plan as plans
 from deployer.system.trust.verify import Verification, begin, opened, size_of, verify
 
 _SECTIONS = (
-    "Known vulnerabilities, and what is new",
+    "Known vulnerabilities, secrets, and what is new",
     "What it is",
     "Files outside of packages",
     "Addresses",
@@ -91,11 +92,12 @@ def make(path: str, before: str | None) -> str:
     )
 
 
-def _packages(document: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Yield name, version and licence of each component."""
+def _packages(document: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str]]:
+    """Yield name, version, licence and places of each component; the places of a module are programs."""
     components = document.get("components", ())
     for item in sorted(components, key=lambda item: (str(item.get("type")), str(item.get("name")))):
-        yield str(item.get("name", "")), str(item.get("version", "")), _licence(item)
+        places = ", ".join(str(place.get("location")) for place in item.get("evidence", {}).get("occurrences", ()))
+        yield str(item.get("name", "")), str(item.get("version", "")), _licence(item), places
 
 
 def _licence(item: Mapping[str, Any]) -> str:
@@ -108,13 +110,14 @@ def _licence(item: Mapping[str, Any]) -> str:
 
 def _searched(bundle: Verification) -> dict[str, Any]:
     """Return what files contain that an officer asks for: programs, files outside of packages, and addresses."""
-    packages, regular, scripts = PackageFiles(), [], []
+    packages, regular, scripts, secret = PackageFiles(), [], [], []
     for listed in files_of(bundle, _wanted):
         entry = listed.entry
         if entry.kind == FILE:
             path = os.fsdecode(entry.path)
             regular.append((not entry.mode & 0o111, path))
             packages.add(path, listed.head)
+            secret += [(path, one) for one in secrets.in_files([(path, InMemory(listed.head))])]
             if listed.head.startswith(b"#!"):
                 scripts.append((path, _urls(listed.head[:_HEAD])))
     outside = sorted(each for each in regular if each[1] not in packages)
@@ -125,8 +128,12 @@ def _searched(bundle: Verification) -> dict[str, Any]:
             packaged.setdefault(url.split("/")[2], []).append(_shown(path))
     app = _members(bundle.manifest, APP_PREFIX)
     own += [(shown(name.encode()), _urls(_content(bundle, name)[:_HEAD])) for name in app]
+    secret = [(path, one) for path, one in secret if path.startswith("etc/") or path not in packages]
+    for name in app:
+        secret += [(name, one) for one in secrets.in_content(name, _content(bundle, name))]
     named = [(path, [url for url in urls if not _LICENCE.match(url)]) for path, urls in own]
     return {
+        "secrets": [one for _, one in secret],
         "files": len(regular) + len(app),
         "programs": sum(not plain for plain, _ in regular),
         "outside": [_shown(path) for _, path in outside],  # no package lists them; executable ones come first

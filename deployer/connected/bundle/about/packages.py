@@ -1,9 +1,9 @@
-"""The packages of a root filesystem, found through the files of dpkg, rpm, apk, conda, pip and Python.
+"""The packages of a root filesystem, found through the files of dpkg, rpm, apk, conda, pip and Python, and programs.
 
-Only those few files are read. Sources: deb822(5) and dpkg-query(1) for the status file; Debian Policy, 12.5, and
-"Machine-readable debian/copyright file" for licences; the core metadata specifications of packaging.python.org;
-os-release(5); apk-package(5), "Installed Database V2"; conda's documentation of conda-meta; "RPM V4 headers" of
-rpm.org. rpm's older databases (Berkeley DB, ndb) are not read.
+Of programs, only the tables of sections and what names their modules are read. Sources: deb822(5) and dpkg-query(1) for
+the status file; Debian Policy, 12.5, and "Machine-readable debian/copyright file" for licences; the core metadata
+specifications of packaging.python.org; os-release(5); apk-package(5), "Installed Database V2"; conda's documentation of
+conda-meta; "RPM V4 headers" of rpm.org. rpm's older databases (Berkeley DB, ndb) are not read.
 """
 
 import posixpath
@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from packaging.metadata import parse_email
 
+from deployer.connected.bundle.about import programs
 from deployer.connected.rootfs.entries import shown
 from deployer.connected.rootfs.flatten import FlattenedRootfs
 from deployer.contract.base import json_records
@@ -125,6 +126,9 @@ def of_tree(tree: FlattenedRootfs) -> PackageInventory:
             installed += [package] if package else []
         elif path.endswith((b"installed", b".json", b".sqlite")):
             installed += _of_database(tree, path)
+        elif entry.kind == FILE and (entry.mode & 0o111 or b".so" in path):
+            for kind, name, version in programs.components(tree.content(entry)):
+                installed.append(Package(kind, name, version, "/" + shown(path)))
     return PackageInventory(system, (*installed, *_unpackaged(tree, pythons, installed)))
 
 
@@ -226,11 +230,7 @@ def _rpm_header(header: bytes) -> dict[str, str]:
 #: The databases that are one file: its path, the kind of the packages, and the reader.
 _DATABASES: tuple[tuple[re.Pattern[bytes], str, Callable[[bytes], Iterator[Mapping[str, object]]]], ...] = (
     (re.compile(rb"(usr/)?lib/apk/db/installed"), APK, _apk),
-    (
-        re.compile(rb"(.*/)?conda-meta/[^/]+\.json"),
-        CONDA,
-        _conda,
-    ),
+    (re.compile(rb"(.*/)?conda-meta/[^/]+\.json"), CONDA, _conda),
     (re.compile(rb"(usr/lib/sysimage|var/lib)/rpm/rpmdb\.sqlite"), RPM, _rpm),
 )
 

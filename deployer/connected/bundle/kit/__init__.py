@@ -1,9 +1,10 @@
 """The kit: tools that a site may lack to run a bundle, shipped in the bundle as parts.
 
-``charliecloud`` is ch-run; ``udocker`` is a runtime and its engine; ``squashfs-tools`` makes SquashFS images. Each part
-is made on this machine, for the processor of the site, from files that its recipe pins by SHA-256, and then tested. It
-is published by rename as ``kit/KEY/`` in the cache. KEY covers everything that the part depends on. Each part includes
-its licences and, if they require it, its sources.
+``charliecloud`` is ch-run; ``udocker`` is a runtime and its engine; ``squashfs-tools`` makes SquashFS images; ``age``
+decrypts media, so it is on the media, not in bundles, unless somebody asks. Each part is made on this machine, for the
+processor of the site, from files that its recipe pins by SHA-256, and then tested. It is published by rename as
+``kit/KEY/`` in the cache. KEY covers everything that the part depends on. Each part includes its licences and, if they
+require it, its sources.
 """
 
 import hashlib
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from deployer.connected.bundle.about.packages import DEB, GENERIC, Package
-from deployer.connected.bundle.kit import charliecloud, squashfs, udocker
+from deployer.connected.bundle.kit import age, charliecloud, squashfs, udocker
 from deployer.connected.bundle.kit.recipe import Recipe
 from deployer.connected.ground import caches, this_machine
 from deployer.connected.image.definition import settings
@@ -76,6 +77,7 @@ PARTS: Mapping[str, KitPart] = {
     "squashfs-tools": KitPart(
         squashfs.RECIPE, squashfs.make, {squashfs.PROGRAM: "squashfs-tools"}, _may_lack_mksquashfs, lambda _: True
     ),
+    "age": KitPart(age.RECIPE, age.make, {age.PROGRAM: age.SOURCE}, lambda *_: False, lambda _: True),
 }
 
 

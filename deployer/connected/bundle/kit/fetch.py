@@ -103,10 +103,11 @@ def command(
         ' && mirror=$(sed -n "s/^deb //p" sources.list | grep -oE "[a-z+]+:/[^ ]+" | head -n 1)'
         f" && {{ {'; '.join(lines)}; }} >sources.list"
     )
-    fetch = [f"apt-get --quiet=2 source --download-only --tar-only {_packages(sources)}"]
+    fetch, target = [], quoted([str(work)])
+    if sources:
+        fetch += [f"apt-get --quiet=2 source --download-only --tar-only {_packages(sources)}", f"cp *.tar.* {target}"]
     if libraries:
-        fetch += [f"apt-get --quiet=2 download {_packages(libraries)}", f"cp *.deb {quoted([str(work)])}"]
-    fetch.append(f"cp *.tar.* {quoted([str(work)])}")
+        fetch += [f"apt-get --quiet=2 download {_packages(libraries)}", f"cp *.deb {target}"]
     argv.append('--customize-hook=cd "$1"/tmp && export APT_CONFIG=$MMDEBSTRAP_APT_CONFIG && ' + " && ".join(fetch))
     return [*argv, suite]
 

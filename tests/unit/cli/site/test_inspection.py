@@ -8,7 +8,8 @@ import pytest
 from deployer.cli.site import main
 from deployer.contract.base.errors import IntegrityError, UsageError
 from deployer.contract.bundle.job import Job
-from deployer.contract.bundle.manifest import SBOM_MEMBER
+from deployer.contract.bundle.manifest import PROVENANCE_MEMBER, SBOM_MEMBER
+from deployer.contract.bundle.scan import Scan, Scanner, Vulnerability
 from deployer.site.storage.store import Store
 from tests import bundles
 from tests.signing import TestKey, signed
@@ -112,3 +113,41 @@ def test_the_packages_are_read_from_the_sealed_bundle(tmp_path, capsys):
     code, _, err = run(capsys, tmp_path / "none.tar", "--packages")
     assert code == 4
     assert "field 'components' is missing" in err
+
+
+def test_the_officers_page(tmp_path, capsys):
+    bad = "<script>a</script>"
+    sbom = {"components": [{"name": bad, "version": "1.3"}]}
+    extra = [(SBOM_MEMBER, json.dumps(sbom).encode()), (PROVENANCE_MEMBER, b'{"predicate": "of the maker"}')]
+    data = bundles.build(extra=extra)
+    path, media, page = tmp_path / "a.tar", tmp_path / "media", tmp_path / "page.html"
+    path.write_bytes(data)
+    media.mkdir()
+    for name, content in shipment(data)[1]:
+        (media / name).write_bytes(content)
+    digest = json.loads(run(capsys, path, "--json")[1])["digest"]
+    findings = [
+        Vulnerability("CVE-1", "low", "b", status="not_affected", because=bad), Vulnerability("CVE-2", "critical", "a")
+    ]  # fmt: skip
+    scan = Scan(digest, "tiny:1.0", [Scanner("grype", "1", 1795168800, 1794996000)], findings)
+    for what, beside in ((path, tmp_path / "a.tar.scan.json"), (media, media / "bundle.scan.json")):
+        assert run(capsys, what, "--html", page)[:2] == (0, f"wrote {page}\n")
+        assert "Nobody recorded a scan" in page.read_text()
+        beside.write_text(scan.text())
+        assert run(capsys, what, "--html", page)[0] == 0
+        text = page.read_text()
+        assert "<script" not in text
+        for said in (
+            "signed by NOBODY", "grype 1 on 2026-11-20, with a database of 2026-11-18", "open findings: 1 of 2",
+            "critical: CVE-2 in a : OPEN\n  low: CVE-1 in b : not_affected, says the maker: &lt;script&gt;",
+            digest, "NOT SIGNED", "&lt;script&gt;a&lt;/script&gt; 1.3", "of the maker",
+        ):  # fmt: skip
+            assert said in text, said
+        beside.write_text(scan._replace(digest="sha256:" + "0" * 64).text())
+        assert run(capsys, what, "--html", page)[0] == 0
+        assert "is of another bundle" in page.read_text()
+    part = min(media.glob("*.part"))
+    part.write_bytes(b"x" * part.stat().st_size)
+    page.unlink()
+    assert run(capsys, media, "--html", page)[0] == 4
+    assert not page.exists()

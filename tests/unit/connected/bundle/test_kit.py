@@ -11,7 +11,7 @@ from deployer.cli.laptop import pack as pack_cli
 from deployer.connected.bundle import kit
 from deployer.connected.bundle.about import sbom
 from deployer.connected.bundle.about.packages import PackageInventory, System
-from deployer.connected.bundle.kit import charliecloud, fetch, recipe, squashfs, udocker
+from deployer.connected.bundle.kit import age, charliecloud, fetch, recipe, squashfs, udocker
 from deployer.connected.bundle.kit.toolchain import Toolchain
 from deployer.connected.image.definition.settings import BuildSettings
 from deployer.connected.rootfs.entries import InMemory
@@ -30,7 +30,7 @@ def test_apt_is_asked_for_the_pinned_versions_at_the_machine_s_own_mirror(tmp_pa
     text = "\n".join(argv)
     assert "://" not in text
     assert f"source --download-only --tar-only {proot['package']}" in text
-    assert f"download {talloc['package']} && cp *.deb '{tmp_path}/a b' && cp *.tar.* '{tmp_path}/a b'" in text
+    assert f"cp *.tar.* '{tmp_path}/a b' && apt-get --quiet=2 download {talloc['package']} && cp *.deb '" in text
     assert 'echo "deb $mirror bookworm main"; echo "deb-src $mirror sid main"' in text
     assert '--aptopt=Acquire::http::Proxy "p"' in argv
     assert argv[-1] == talloc["suite"]
@@ -147,6 +147,7 @@ def test_the_readmes_name_licences_and_sources() -> None:
         (udocker.RECIPE, ("Apache-2.0", "GPL-2.0-or-later", "LGPL-3.0-or-later", "proot_5.4.0.orig.tar.gz")),
         (squashfs.RECIPE, ("GPL-2.0-or-later", "Zlib", "BSD-3-Clause", "squashfs-tools_4.5.1.orig.tar", "zlib_1.2.13")),
         (charliecloud.RECIPE, [pin["licence"] for pin in charliecloud.RECIPE.pins().values()]),
+        (age.RECIPE, ("1.1.1-1", "golang-1.19-go=1.19.8-2", "make it")),
         (charliecloud.RECIPE, ("lzo2_2.10.orig.tar.gz", "libc6=2.36", "source package glibc")),
     ):
         text = made.readme(os.uname().machine, "make it")
@@ -199,6 +200,16 @@ def test_a_ch_run_has_to_pass_a_test(tmp_path: Path, library: str, version: str,
         return
     with pytest.raises(JobFailed, match=said):
         charliecloud.check(tmp_path, "0.31", "x86_64")
+
+
+@pytest.mark.parametrize(("body", "said"), [("echo v1", ""), ("echo v2", "the version v2"), ("exit 1", "not start")])
+def test_an_age_has_to_pass_a_test(tmp_path: Path, body: str, said: str) -> None:
+    program = running.program(tmp_path, "age", f"#!/bin/sh\n{body}\n")
+    if not said:
+        age.check(program, "v1", "")
+        return
+    with pytest.raises(JobFailed, match=said):
+        age.check(program, "v1", "")
 
 
 def _fake(folder: Path, last: str) -> Path:

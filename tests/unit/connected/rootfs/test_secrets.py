@@ -31,6 +31,7 @@ def test_a_secret_is_found(name: str, content: str, kind: str, line: int) -> Non
         TOKEN[:-4],
         "https://user:password@h.uni.edu http://me:$PW@h.uni.edu http://a:<pw>@h.uni.edu http://h.uni.edu:80/a@b",
         "proxy = http://alice:wonder@proxy:3128 http://alice:wonder@x.example.com http://alice:wonder@localhost",
+        "amqp://guest:guest@rabbitmq:5672 db://scott:tiger^5HHH@db17/x http://a:p%40ssword@h.org s3://a:my_secret_key@b/c",
         "wandb login\nwandb.login()\ncommit 0123456789abcdef0123456789abcdef01234567",
         "aws_secret_access_key = ${SECRET}",
     ],
@@ -55,6 +56,12 @@ def test_files_of_packages_are_left_out_but_not_their_settings() -> None:
         *((f"opt/py/site-packages/x/{name}", key) for name in ("test.key", "mine.key")),
         ("usr/local/lib/python3.11/test/certdata/keycert.pem", key),
         ("srv/node_modules/tls/key.pem", key),
+        ("usr/local/go/src/crypto/tls/testdata/example-key.pem", key),
+        ("usr/share/ansible/collections/ansible_collections/a/b/plugins/modules/c.py", key),
+        ("usr/local/aws-cli/v2/2.1/dist/awscli/examples/iot/x.rst", key),
+        ("usr/share/doc/puma/examples/puma_keypair.pem", key),
+        ("opt/env/site-packages/tornado/test/test.key", key),
+        ("srv/app/tests/test.key", key),
         ("etc/ssh/ssh_host_rsa_key", key),
         ("opt/x.pyc", key),
         ("opt/large", InMemory(bytes(private_key(), "ascii").ljust(MAX_SIZE + 1))),
@@ -62,7 +69,7 @@ def test_files_of_packages_are_left_out_but_not_their_settings() -> None:
         ("opt/empty", InMemory()),
     ]  # fmt: skip
     found = {secret.path for secret in in_files(files, PackageFiles.of(files))}
-    assert found == {"/etc/x.pem", "/opt/py/site-packages/x/mine.key"}
+    assert found == {"/etc/x.pem", "/opt/py/site-packages/x/mine.key", "/srv/app/tests/test.key"}
 
 
 def test_a_name_is_printable_and_the_value_is_nowhere() -> None:

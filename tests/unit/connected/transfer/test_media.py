@@ -2,8 +2,11 @@
 
 import errno
 import os
+import re
+import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,12 +15,14 @@ import pytest
 
 from deployer.cli.laptop import main as cli
 from deployer.cli.site import main as site_cli
-from deployer.connected.bundle import medium, shipment
+from deployer.connected.bundle import kit, medium, shipment
 from deployer.connected.bundle.shipment import on_disk
 from deployer.connected.transfer.push import push_to
-from deployer.contract.base.errors import UsageError
+from deployer.contract.base.errors import MissingTool, UsageError
 from deployer.contract.bundle import delta
 from deployer.contract.bundle.delta import Part
+from deployer.contract.bundle.scan import Scan, Scanner
+from deployer.system.trust.verify import begin, opened
 from tests import bundles
 
 BIG = [(f"deployer/wheels/{number}", os.urandom(400_000)) for number in range(12)]
@@ -61,6 +66,7 @@ def check_sizes(folder: Path) -> int:
         subprocess.run(["sha256sum", "--quiet", "--strict", "-c", "SHA256SUMS"], cwd=one, check=True)
         listed = [line.split()[1] for line in (one / "SHA256SUMS").read_text().splitlines()]
         assert sorted([*listed, "SHA256SUMS"]) == contents(one)
+        assert all(re.fullmatch(r"\w[\w.-]*\w", name, re.ASCII) for name in listed)  # FAT and exFAT allow these
     return len(media)
 
 
@@ -160,3 +166,37 @@ def test_after_an_error_nothing_remains(
     with pytest.raises(type(error)):
         push_to(bundle, tmp_path / "media", size=SIZE)
     assert not [path for path in (tmp_path / "media").rglob("*") if path.is_file()]
+
+
+@needs_age
+@pytest.mark.parametrize("size", [0, SIZE])
+def test_an_encrypted_medium_brings_the_scan_and_age(
+    tmp_path: Path, bundle: Path, key: Callable[..., Path], size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readme = tmp_path / "README.age"
+    readme.write_text("licences")
+    parts = {"deployer/kit/age": Path(shutil.which("age") or ""), "deployer/kit/README.age": readme}
+    monkeypatch.setattr(kit, "members", lambda *_: parts)
+    with opened(str(bundle)) as stream:
+        digest = begin(stream, str(bundle)).digest
+    scan = Path(f"{bundle}.scan.json")
+    scan.write_text(Scan(digest, "tiny:1.0", [Scanner("grype", "1", int(time.time()))], []).text())
+    to, root, own = tmp_path / "media", tmp_path / "root", f"{key()}.pub"
+    words = ["push", str(bundle), "--to", str(to), "--bring-age"]
+    assert cli.main(words) == 2
+    words += ["--encrypt-to", own, *(["--medium-size", "15MB"] if size else [])]
+    assert cli.main(words) == 0
+    text = scan.read_bytes()
+    scan.unlink()
+    media = sorted(to.iterdir()) if size else [to]
+    for one in media:
+        assert subprocess.run(["sha256sum", "--quiet", "-c", "SHA256SUMS"], cwd=one, check=True)
+        assert "--identity KEY --age ./age" in (one / "README.txt").read_text()
+        assert (one / "age.txt").read_text() == "licences"
+        assert b"grype" not in (one / "bundle.scan.json.age").read_bytes()
+        (one / "age").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "none"))
+    words = ["receive", *map(str, media), "--root", str(root), "--identity", str(tmp_path / "key-ed25519")]
+    assert site_cli.main(words) == MissingTool.exit_code
+    assert site_cli.main([*words, "--age", str(media[0] / "age")]) == 0
+    assert [path.read_bytes() for path in (root / "scans").iterdir()] == [text]

@@ -143,6 +143,12 @@ def test_only_tasks_that_failed_or_never_ran_are_repeated_in_their_folders(group
     assert json.loads(files.read_text(os.path.join(folder, "earlier-attempt-1", "result.json")))["exit_code"] == 1
     start(group, "72_3", "2", exit_code=3)
     made.program(programs, "squeue", "exit 0")
+    policy = os.path.join(store.root, "policy.json")
+    record = {"schema": "deployer.policy", "format": 1, "min_reader": 1, "scan": {"days": 30}}
+    files.write_text(policy, json.dumps(record))
+    assert main.main(["retry", "--root", store.root, f"{name}.3"]) == Refused.exit_code
+    assert "policy.json demands a scan of the bundle, and none is here" in capfd.readouterr().err
+    os.unlink(policy)
     assert main.main(["retry", "--root", store.root, f"{name}.3"]) == EXIT_DONE
     assert capfd.readouterr().out == f"tasks of {name}.3: 3; submitted as 73; 0 are active\n"
     start(group, "73_3", "3", exit_code=0)

@@ -21,6 +21,7 @@ from deployer.system.trust.verify import opened, read_seal
 from tests import bundles, running
 from tests.bundles import END, ENTRIES, stream
 from tests.pages import HOSTILE, Page
+from tests.planted import word
 from tests.signing import TestKey, signed
 
 FETCH = b"#!/bin/sh\ncurl https://models.example/<b>w.bin\n"
@@ -117,6 +118,23 @@ def test_the_page_shows_what_an_officer_asks_for(tmp_path: Path, capsys: pytest.
         f"/{PYTHON}y.py",
         "/opt/model.bin",
     ]
+
+
+def test_the_page_lists_secrets_and_the_places_of_modules(tmp_path: Path) -> None:
+    token, page = f"TOKEN=hf_{word(34)}".encode(), tmp_path / "page.html"
+    files = [
+        (name, mode, token if name in ("opt/model.bin", "usr/bin/packaged") else data) for name, mode, data in FILES
+    ]
+    module = {"name": "m", "version": "1", "type": "library", "purl": "pkg:golang/a/m@1"}
+    places = {"evidence": {"occurrences": [{"location": "/bin/mine"}]}}
+    path = write(tmp_path / "a.tar", token, files, [{**module, **places}])
+    assert main(["inspect", path, "--html", str(page)]) == 0
+    text = Page(page.read_text()).text.replace("\n", "")
+    assert "Secrets: 2" in text
+    assert "/opt/model.bin1a Hugging Face token" in text
+    assert "deployer/app/t.py1a Hugging Face token" in text
+    assert "m1not stated/bin/mine" in text
+    assert token.decode() not in text
 
 
 @pytest.mark.thorough
@@ -222,7 +240,7 @@ def test_the_scan_comes_first_and_shows_what_is_new(tmp_path: Path, monkeypatch:
     assert main(words) == 0
     text = Page(page.read_text()).text.replace("\n", "")
     for said in (
-        "Known vulnerabilities, and what is newWhat it is",
+        "Known vulnerabilities, secrets, and what is newWhat it is",
         "grype 1on 2026-11-20, with a database of 2026-11-18",
         f"signed by{key.key.fingerprint}",
         "open findings2",
