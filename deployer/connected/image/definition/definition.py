@@ -106,8 +106,8 @@ class Base(Model):
         debian: a Debian suite: its smallest system, made by mmdebstrap from this machine's mirror
         include: Debian packages to add to it: ``[libgomp1, python3]``
         image: a registry's image by digest, NAME@sha256:HEX; pulled if the engine lacks it
-        archive: a docker save or OCI archive or a flat tar, relative to this file; plain, gzip or zstd:
-            ``image.tar.gz``
+        archive: a docker save or OCI archive, a flat tar (plain, gzip or zstd) or a SIF or SquashFS file, relative to
+            this file: ``image.sif``
         sha256: the SHA-256 that the archive must have, as ``sha256sum`` prints it
     """
 
