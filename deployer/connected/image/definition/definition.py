@@ -10,7 +10,7 @@ from pydantic import AfterValidator, ConfigDict, Field, PrivateAttr, ValidationI
 
 from deployer.connected.ground.yaml_model import KeyPath, Model, Problems, Sha256, form, load_model, unless_refused
 from deployer.connected.image.definition import dockerfile as dockerfiles
-from deployer.connected.image.definition import fetched
+from deployer.connected.image.definition import fetched, recipe
 from deployer.contract.base import variables
 from deployer.contract.base.errors import UsageError
 from deployer.contract.bundle.job import MOST_GPUS, Job, check_stdin, check_time, check_workdir
@@ -348,6 +348,8 @@ class Definition(Model):
             path = context / name
             if not path.is_file():
                 raise ValueError(f"there is no file {path}")
+            if hint := recipe.hint(path):
+                raise ValueError(f"{path} is a definition file of Apptainer: {hint}")
             if not path.resolve().is_relative_to(context.resolve()):
                 what = "definition's folder" if context == info.context else "context"
                 raise ValueError(f"{path} is outside the {what}, which is all that a build can read")
@@ -600,6 +602,8 @@ def _find(path: Path) -> Path:
         return file
     if path.is_dir():
         raise UsageError(f"there is no {FILE} in {path}", _others(path))
+    if path.is_file() and (hint := recipe.hint(path)):
+        raise UsageError(f"{path} is a definition file of Apptainer", hint)
     raise UsageError(f"there is no definition {path}", _others(file.parent.parent))
 
 
