@@ -1,14 +1,25 @@
-"""where: an installed image and its plan in a container runtime's own words, for workflow managers that start it."""
+"""where: an installed image and its plan in other programs' own words, for workflow managers and sites that start it.
 
-from typing import Dict, List, NamedTuple
+Sources: CSCS documentation 0bb69f37, "EDF Reference" and "Annotations"; NVIDIA/pyxis 0619349c, args.c.
+"""
+
+import json
+import os
+import shutil
+from typing import Dict, List, NamedTuple, Optional
 
 from deployer.contract.base import shell
-from deployer.contract.base.errors import UsageError
+from deployer.contract.base.errors import Refused, UsageError
 from deployer.contract.base.json_records import Record
+from deployer.contract.bundle import sif
 from deployer.site.container.runtimes.charliecloud import assignment
+from deployer.site.install import squash
 from deployer.site.run import exec as execs
 from deployer.site.storage.store import Store
+from deployer.system import files
 
+#: Formats of programs that deployer does not start. They start the SquashFS file.
+EDF, PYXIS = "edf", "pyxis"
 #: The option of each runtime that sets a variable in the container.
 _SETS = {"apptainer": "--env=", "singularity": "--env=", "charliecloud": "--set-env=", "podman": "--env="}
 #: They read a word with two = as a line of CSV, and otherwise remove quotes at its ends (pflag's stringToString).
@@ -19,8 +30,8 @@ class ImagePlace(NamedTuple):
     """Where an image is.
 
     Attributes:
-        image: the folder with its root filesystem.
-        options: the runtime's words for binds and variables.
+        image: the folder with its root filesystem, or a file with it.
+        options: the runtime's words for binds and variables; pyxis: all words of srun; EDF: the lines of the file.
         binds: host paths, by path in the container.
         environment: the variables to set, without those of a private home.
     """
@@ -34,22 +45,91 @@ class ImagePlace(NamedTuple):
         return dict(self._asdict())
 
 
-def find(store: Store, request: execs.ExecRequest) -> ImagePlace:
-    """Return the words that give a container the same binds and variables as ``exec``; ``runtime`` is the format.
+def find(
+    store: Store, request: execs.ExecRequest, form: Optional[str] = None, made: Optional[str] = None
+) -> ImagePlace:
+    """Return the words that give a container the same binds and variables as ``exec``.
+
+    Args:
+        form: EDF, PYXIS or a runtime; None: the plan's runtime.
+        made: write the image to this SIF file, and return it as the image.
 
     Raises:
-        UsageError, Refused, MissingTool: as in ``exec``; or a value cannot be a word of this runtime.
+        UsageError, Refused, MissingTool: as in ``exec``; or a value cannot be expressed in this format.
     """
-    runtime, settings, _ = execs.prepare(store, request)
-    name = runtime.known.policy_name
+    other = form in (EDF, PYXIS)
+    runtime, settings, _ = execs.prepare(store, request._replace(runtime=None if other else form))
+    name = str(form) if other else runtime.known.policy_name
+    if made and name not in _OF_APPTAINER:
+        raise UsageError(f"{name} starts no SIF file", "use --format apptainer, if the site's policy allows it")
+    fixed = {variable: value for variable, value in settings.environment.items() if not shell.variables([value])}
+    environment = {variable: shell.plain(fixed[variable]) for variable in sorted(fixed)}
+    there = {shell.plain(each.target): shell.plain(each.source) for each in settings.binds}
+    installed, image = store.find(request.image), shell.plain(settings.rootfs)
+    if other or made:
+        image = squash.path(installed.folder)
+        if not files.is_file(image):
+            obstacle = squash.absent(installed)
+            raise Refused(f"{installed.receipt.label}: {obstacle.reason}", obstacle.remedy)
+    place = ImagePlace(made or image, [], there, environment)
+    if other:
+        if settings.devices:
+            raise UsageError(f"{form} cannot express the device {settings.devices[0]}", "start it with `run` or `exec`")
+        workdir = "/" if shell.variables([settings.workdir]) else shell.plain(settings.workdir)
+        return place._replace(options=(_edf if form == EDF else _pyxis)(place, workdir))
     if name not in _SETS:
         raise UsageError(f"`where` has no words for {name}", "use --format {}; or `exec`".format(", ".join(_SETS)))
-    binds = [shell.plain(word) for word in runtime.binds(settings.binds)]
-    fixed = {variable: value for variable, value in settings.environment.items() if not shell.variables([value])}
-    environment = {variable: shell.plain(value) for variable, value in fixed.items()}
-    words = [*binds, *(_setting(name, *pair) for pair in sorted(environment.items()))]
-    there = {shell.plain(each.target): shell.plain(each.source) for each in settings.binds}
-    return ImagePlace(shell.plain(settings.rootfs), [*words, *settings.arguments], there, environment)
+    words = [shell.plain(word) for word in runtime.binds(settings.binds)]
+    words += [_setting(name, *pair) for pair in environment.items()]
+    if made:
+        with open(image, "rb") as packed, files.published(made) as stream:
+            stream.write(sif.header(os.path.getsize(image), installed.manifest().image.architecture))
+            shutil.copyfileobj(packed, stream, files.CHUNK)
+    return place._replace(options=[*words, *settings.arguments])
+
+
+def _edf(place: ImagePlace, workdir: str) -> List[str]:
+    """Return the lines of an Environment Definition File, for CSCS's Container Engine and the Sarus Suite."""
+    empty = next((name for name, value in place.environment.items() if not value), None)
+    if empty:
+        raise UsageError(f"the variable {empty} is empty, which an EDF cannot express", "set it with --env")
+    return [
+        "image = " + _toml(place.image),
+        "workdir = " + _toml(workdir),
+        "entrypoint = false",
+        "writable = false",
+        f"mounts = [{', '.join(map(_toml, _mounts(place, ':')))}]",
+        "[env]",
+        *(f"{name} = {_toml(value)}" for name, value in place.environment.items()),
+        "[annotations]",  # its hook would bind another MPI's network libraries
+        'com.hooks.cxi.enabled = "false"',
+    ]
+
+
+def _toml(text: str) -> str:
+    """Return a text as a basic string, in which the engine expands no variables."""
+    return json.dumps(text.replace("${", "$${"), ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _pyxis(place: ImagePlace, workdir: str) -> List[str]:
+    """Return the words of srun, up to the command."""
+    return [
+        f"--container-image={place.image}",
+        *(f"--container-mounts={','.join(mounts)}" for mounts in [_mounts(place, ":,")] if mounts),
+        f"--container-workdir={workdir}",
+        "--no-container-mount-home",
+        "--no-container-entrypoint",
+        "--container-readonly",
+        "env",  # variables of srun itself would reach srun, too
+        *(f"{name}={value}" for name, value in place.environment.items()),
+    ]
+
+
+def _mounts(place: ImagePlace, separators: str) -> List[str]:
+    for path in (*place.binds, *place.binds.values(), place.image):
+        if any(mark in path for mark in separators + " \t\n"):
+            raise UsageError(f"{path!r} cannot be mounted: its name has a separator of this format", "rename it")
+    return [f"{source}:{target}" for target, source in place.binds.items()]
 
 
 def _setting(runtime: str, name: str, value: str) -> str:
