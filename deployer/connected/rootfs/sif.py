@@ -82,8 +82,11 @@ def unpacked(stream: IO[bytes], scratch: Scratch) -> tuple[dict[str, Any], IO[by
         raise UsageError(f"its SquashFS cannot be read: {error.message.rpartition(': ')[2]}") from error
     entries = tarreader.entries_of(tarreader.Slice(tar))
     config["config"] = _settings({each.path: each.data for each in entries if each.kind == FILE})
+    state = hashlib.sha256()
     tar.seek(0)
-    config["rootfs"] = {"type": "layers", "diff_ids": [f"sha256:{hashlib.file_digest(tar, 'sha256').hexdigest()}"]}
+    for chunk in iter(lambda: tar.read(files.CHUNK), b""):
+        state.update(chunk)
+    config["rootfs"] = {"type": "layers", "diff_ids": [f"sha256:{state.hexdigest()}"]}
     return config, tar
 
 
