@@ -215,7 +215,7 @@ def test_doctor_tells_the_image_s_root_from_the_host_s(nodes: Site, by: str) -> 
 
 
 #: Prints the node, the ranks and the identity of the MPI library that this rank has mapped.
-_MAPPED = """
+MAPPED = """
 import os
 from mpi4py import MPI
 lines = [line.split() for line in open("/proc/self/maps")]
@@ -231,7 +231,7 @@ def test_apptainer_alone_starts_a_sif_with_the_plan_s_mpi(nodes: Site, by: str) 
         nodes.alice(f"bash -lc 'python3 {WORKSPACE}/deployer.pyz where hello-mpi --plan {by} --sif mine.sif --json'")
     )
     assert place["image"].endswith("/mine.sif")
-    words = ["apptainer", "exec", *place["options"], place["image"], "python3", "-c", _MAPPED]
+    words = ["apptainer", "exec", *place["options"], place["image"], "python3", "-c", MAPPED]
     said = nodes.alice(f"bash -lc {shlex.quote('srun --nodes 2 --mpi=pmi2 ' + shlex.join(words))}")
     ranks = sorted(line.split()[1:] for line in said.splitlines() if line.startswith("rank "))
     assert [rank[:2] for rank in ranks] == [["cn1", "2"], ["cn2", "2"]], said

@@ -94,12 +94,12 @@ def definition(reference: str, name: str | None, where: Path, dry_run: bool = Fa
     return init(name, "image", where, dry_run, words, [*saved, *(_files(made) if made else ())])
 
 
-def _files(made: recipe.Recipe) -> dict[str, str]:
+def _files(made: recipe.TranslatedRecipe) -> dict[str, str]:
     """Return the files of a translated definition file, by name."""
     return {DOCKERFILE: made.dockerfile, **({recipe.POST: made.post} if made.post else {})}
 
 
-def _translated(made: recipe.Recipe, home: Path, folder: Path, job: dict[str, str]) -> dict[str, str]:
+def _translated(made: recipe.TranslatedRecipe, home: Path, folder: Path, job: dict[str, str]) -> dict[str, str]:
     """Write the files of a translated definition file in ``home``, and report what is lost. Return its job's words."""
     for name in {name for pattern in made.copied for name in glob.glob(pattern, root_dir=home) or [pattern]}:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)

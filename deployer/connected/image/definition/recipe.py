@@ -25,7 +25,7 @@ _SHELL = re.compile(r"^(?:-c\s+(\S+)|\s*#!\s*(\S+))?")
 _AT_BUILD = re.compile(r"\{\{.*?\}\}|\$\{?(?:APPTAINER|SINGULARITY)_\w+\}?")
 
 
-class Recipe(NamedTuple):
+class TranslatedRecipe(NamedTuple):
     """A definition file, translated.
 
     Attributes:
@@ -53,7 +53,7 @@ def hint(path: Path) -> str:
     return f"write the Dockerfile that means the same: deployer init --from-image {path}" if found else ""
 
 
-def translate(path: Path) -> Recipe:
+def translate(path: Path) -> TranslatedRecipe:
     """Return the translation of a definition file. Raises UsageError if it has several stages, or no image as base."""
     text = path.read_text("utf-8", "replace")
     header, *parts = _SECTION.split(text)
@@ -93,7 +93,7 @@ def translate(path: Path) -> Recipe:
     first = [*(f"COPY {json.dumps(pair)}" for pair in copied), *first]
     dockerfile = [f"# Translated from {path.name} by deployer.", *told, "ARG BASE", "FROM ${BASE}", *first, *steps, ""]
     source = path.parent / base if kind in _FILES else base
-    return Recipe(source, "\n".join(dockerfile), post, [pair[0] for pair in copied], command, lost)
+    return TranslatedRecipe(source, "\n".join(dockerfile), post, [pair[0] for pair in copied], command, lost)
 
 
 def _target(name: str) -> str:
