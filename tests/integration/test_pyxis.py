@@ -24,6 +24,14 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not (PLUGIN and os.environ.get("DEPLOYER_ENROOT")), reason="needs a real pyxis and enroot"),
 ]
+_PLUGSTACK = "required /home/apps/spank_pyxis.so runtime_path=/tmp/pyxis\n"
+#: Slurm starts the lab's task prolog in the container, which has none.
+_START = f"""
+sed /TaskProlog/d /etc/slurm/slurm.conf >/tmp/slurm.conf && mount --bind /tmp/slurm.conf /etc/slurm/slurm.conf &&
+mount --bind /home/apps/plugstack.conf /etc/slurm/plugstack.conf && mkdir -p /tmp/pyxis && pkill slurmd || exit
+while pgrep -x slurmd >/dev/null; do sleep 0.1; done
+PATH=$PATH:{enroot.PREFIX}/bin slurmd
+"""
 
 
 @pytest.fixture(scope="module")
@@ -33,11 +41,11 @@ def pyxis(built: Cli, bundle: Path) -> Iterator[Site]:
     lab.up(nodes=2)
     try:
         enroot.install(lab)
-        plugin = f"{enroot.PREFIX}/lib/spank_pyxis.so"
-        shutil.copy(PLUGIN, lab.home / Path(plugin).relative_to("/home"))
-        write_atomically(lab.state.etc / "slurm/plugstack.conf", f"required {plugin} runtime_path=/tmp/pyxis\n")
+        shutil.copy(PLUGIN, lab.home / "apps/spank_pyxis.so")
+        write_atomically(lab.state.etc / "slurm/plugstack.conf", _PLUGSTACK)  # of login1
+        (lab.home / "apps/plugstack.conf").write_text(_PLUGSTACK)
         for node in ("cn1", "cn2"):
-            lab.sh(node, "root", "mkdir -p -m 755 /tmp/pyxis").check("make pyxis's folder")
+            lab.sh(node, "root", _START).check(f"start pyxis on {node}")
         built("push", bundle, "lab", "--ssh-config", lab.ssh_config)
         yield Site(built, lab)
     finally:
