@@ -20,7 +20,6 @@ from deployer.connected.ground import engine, progress
 from deployer.connected.ground.scratch import Scratch
 from deployer.connected.image.bases import imported, registry
 from deployer.connected.image.definition import recipe
-from deployer.connected.image.definition.definition import DOCKERFILE
 from deployer.connected.image.init import Made, init
 from deployer.connected.linker import families
 from deployer.connected.rootfs import archive, imageconfig
@@ -91,12 +90,7 @@ def definition(reference: str, name: str | None, where: Path, dry_run: bool = Fa
 
     name = name or re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-")
     saved = [] if found.base or isinstance(source, Path) else [SAVED]
-    return init(name, "image", where, dry_run, words, [*saved, *(_files(made) if made else ())])
-
-
-def _files(made: recipe.TranslatedRecipe) -> dict[str, str]:
-    """Return the files of a translated definition file, by name."""
-    return {DOCKERFILE: made.dockerfile, **({recipe.POST: made.post} if made.post else {})}
+    return init(name, "image", where, dry_run, words, [*saved, *(made.files if made else ())])
 
 
 def _translated(made: recipe.TranslatedRecipe, home: Path, folder: Path, job: dict[str, str]) -> dict[str, str]:
@@ -105,7 +99,7 @@ def _translated(made: recipe.TranslatedRecipe, home: Path, folder: Path, job: di
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         with files.errors_named(f"copy {home / name}"):
             (shutil.copytree if (home / name).is_dir() else shutil.copy2)(home / name, folder / name)
-    for name, text in _files(made).items():
+    for name, text in made.files.items():
         (folder / name).write_text(text, "utf-8")
     for line in made.lost:
         terminal.tell(f"deployer: not translated: {printable(line)}")

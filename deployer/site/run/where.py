@@ -93,17 +93,11 @@ def _edf(place: ImagePlace, workdir: str) -> List[str]:
     empty = next((name for name, value in place.environment.items() if not value), None)
     if empty:
         raise UsageError(f"the variable {empty} is empty, which an EDF cannot express", "set it with --env")
-    return [
-        "image = " + _toml(place.image),
-        "workdir = " + _toml(workdir),
-        "entrypoint = false",
-        "writable = false",
-        f"mounts = [{', '.join(map(_toml, _mounts(place, ':')))}]",
-        "[env]",
-        *(f"{name} = {_toml(value)}" for name, value in place.environment.items()),
-        "[annotations]",  # its hook would bind another MPI's network libraries
-        'com.hooks.cxi.enabled = "false"',
-    ]
+    heads = [f"image = {_toml(place.image)}", f"workdir = {_toml(workdir)}", "entrypoint = false", "writable = false"]
+    mounts = f"mounts = [{', '.join(map(_toml, _mounts(place, ':')))}]"
+    variables = [f"{name} = {_toml(value)}" for name, value in place.environment.items()]
+    # CSCS's own hook would bind other network libraries.
+    return [*heads, mounts, "[env]", *variables, "[annotations]", 'com.hooks.cxi.enabled = "false"']
 
 
 def _toml(text: str) -> str:
@@ -113,16 +107,11 @@ def _toml(text: str) -> str:
 
 def _pyxis(place: ImagePlace, workdir: str) -> List[str]:
     """Return the words of srun, up to the command."""
-    return [
-        f"--container-image={place.image}",
-        *(f"--container-mounts={','.join(mounts)}" for mounts in [_mounts(place, ":,")] if mounts),
-        f"--container-workdir={workdir}",
-        "--no-container-mount-home",
-        "--no-container-entrypoint",
-        "--container-readonly",
-        "env",  # variables of srun itself would reach srun, too
-        *(f"{name}={value}" for name, value in place.environment.items()),
-    ]
+    mounts = ",".join(_mounts(place, ":,"))
+    words = [f"--container-image={place.image}", *([f"--container-mounts={mounts}"] if mounts else [])]
+    words += [f"--container-workdir={workdir}", "--no-container-mount-home", "--no-container-entrypoint"]
+    # In the container, by env: variables of srun itself would change srun.
+    return [*words, "--container-readonly", "env", *(f"{name}={value}" for name, value in place.environment.items())]
 
 
 def _mounts(place: ImagePlace, separators: str) -> List[str]:

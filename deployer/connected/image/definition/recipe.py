@@ -30,16 +30,14 @@ class TranslatedRecipe(NamedTuple):
 
     Attributes:
         base: the image that it starts from: a file, or a name for the engine.
-        dockerfile: the text of the Dockerfile, which starts FROM ${BASE}.
-        post: the text of ``POST``, empty without %post.
+        files: the texts of the Dockerfile, which starts FROM ${BASE}, and of ``POST`` if there is a %post, by name.
         copied: the files of %files, relative to the definition file; globs.
         command: the words of %runscript, empty without it.
         lost: what is not translated.
     """
 
     base: str | Path
-    dockerfile: str
-    post: str
+    files: dict[str, str]
     copied: list[str]
     command: list[str]
     lost: list[str]
@@ -70,7 +68,7 @@ def translate(path: Path) -> TranslatedRecipe:
         shell = "".join(_SHELL.findall(f"{more} {body}")[0]) or "/bin/sh"
         if name == "post":
             post += body + "\n"
-            first = [f"COPY {POST} /tmp/", f'RUN ["{shell}", "-ex", "/tmp/{POST}"]']
+            first = [f"COPY {POST} /tmp/", f"RUN {json.dumps([shell, '-ex', f'/tmp/{POST}'])}"]
         elif name == "environment":
             pairs, others = assignments(body)
             steps += [f'ENV {key}="{_for_docker(value)}"' for key, value in pairs]
@@ -91,9 +89,10 @@ def translate(path: Path) -> TranslatedRecipe:
     lost += sorted({f"{found} in it" for found in _AT_BUILD.findall("".join(parts))})
     told = [f"# Not translated: {line}" for line in lost]
     first = [*(f"COPY {json.dumps(pair)}" for pair in copied), *first]
-    dockerfile = [f"# Translated from {path.name} by deployer.", *told, "ARG BASE", "FROM ${BASE}", *first, *steps, ""]
+    lines = [f"# Translated from {path.name} by deployer.", *told, "ARG BASE", "FROM ${BASE}", *first, *steps, ""]
     source = path.parent / base if kind in _FILES else base
-    return TranslatedRecipe(source, "\n".join(dockerfile), post, [pair[0] for pair in copied], command, lost)
+    texts = {"Dockerfile": "\n".join(lines), **({POST: post} if post else {})}
+    return TranslatedRecipe(source, texts, [pair[0] for pair in copied], command, lost)
 
 
 def _target(name: str) -> str:
