@@ -17,6 +17,7 @@ from deployer.system import files
 
 #: The file with the text of %post, beside the Dockerfile.
 POST = "post.sh"
+_PLACE = "/tmp/post.sh"  # noqa: S108  of the image
 _ENGINES, _FILES = ("docker", "docker-daemon"), ("localimage", "docker-archive", "oci-archive")
 _BOOTSTRAP = re.compile(r"^\s*bootstrap\s*:", re.MULTILINE | re.IGNORECASE)
 _SECTION = re.compile(r"^%(\w+)[ \t]*(.*)$", re.MULTILINE)
@@ -68,7 +69,7 @@ def translate(path: Path) -> TranslatedRecipe:
         shell = "".join(_SHELL.findall(f"{more} {body}")[0]) or "/bin/sh"
         if name == "post":
             post += body + "\n"
-            first = [f"COPY {POST} /tmp/", f"RUN {json.dumps([shell, '-ex', f'/tmp/{POST}'])}"]
+            first = [f"COPY {POST} {_PLACE}", f"RUN {json.dumps([shell, '-ex', _PLACE])}"]
         elif name == "environment":
             pairs, others = assignments(body)
             steps += [f'ENV {key}="{_for_docker(value)}"' for key, value in pairs]

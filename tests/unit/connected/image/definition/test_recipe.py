@@ -47,7 +47,7 @@ ARG BASE
 FROM ${BASE}
 COPY ["note.txt", "/opt/note.txt"]
 COPY ["sub/*.py", "/sub/"]
-COPY post.sh /tmp/
+COPY post.sh /tmp/post.sh
 RUN ["/bin/bash", "-ex", "/tmp/post.sh"]
 ENV GREETING="hello \$world"
 ENV PATH="/opt/bin:${PATH}"
