@@ -1,6 +1,7 @@
 """The real Apptainer, unprivileged, on the nodes of the lab: a job on two nodes, and what enters a container of it."""
 
 import json
+import re
 import shlex
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -240,10 +241,10 @@ def test_apptainer_alone_starts_a_sif_with_the_plan_s_mpi(nodes: Site, by: str) 
     assert all(len(rank) == 3 and rank[2] in theirs for rank in ranks), (ranks, theirs, bound)
 
 
-#: The keys of an Environment Definition File, and their types (CSCS documentation 0bb69f37, "EDF Reference").
+#: The keys of an Environment Definition File, and their types (sarus-suite/raster 20f75bd3, src/schema/edf.json).
 _EDF = {
     "base_environment": (str, list), "image": str, "workdir": str, "entrypoint": bool, "writable": bool, "mounts": list,
-    "env": dict, "annotations": dict,
+    "env": dict, "annotations": dict, "devices": list,
 }  # fmt: skip
 
 
@@ -254,6 +255,8 @@ def test_an_edf_and_pyxis_have_the_same_image_mounts_and_variables(nodes: Site, 
     read = tomllib.loads(nodes.alice(f"bash -lc '{start} --format edf'"))
     assert all(isinstance(value, _EDF[key]) for key, value in read.items())
     assert read["annotations"] == {"com": {"hooks": {"cxi": {"enabled": "false"}}}}
+    assert all(isinstance(value, str) for value in read["env"].values())
+    assert all(re.fullmatch("[^:]+:[^:]+", mount) for mount in read["mounts"])
     own = json.loads(nodes.alice(f"bash -lc '{start} --json'"))
     assert read["env"] == own["environment"]
     assert read["mounts"] == [f"{source}:{target}" for target, source in own["binds"].items()]

@@ -1,12 +1,13 @@
 """where: an installed image and its plan in other programs' own words, for workflow managers and sites that start it.
 
-Sources: CSCS documentation 0bb69f37, "EDF Reference" and "Annotations"; NVIDIA/pyxis 0619349c, args.c.
+Sources: CSCS documentation 0bb69f37, "EDF Reference"; sarus-suite/raster 20f75bd3, common.rs and edf.json; NVIDIA/pyxis
+0619349c, args.c.
 """
 
-import json
 import os
+import re
 import shutil
-from typing import Dict, List, NamedTuple, Optional
+from typing import Dict, List, NamedTuple, Optional, Sequence
 
 from deployer.contract.base import shell
 from deployer.contract.base.errors import Refused, UsageError
@@ -20,6 +21,7 @@ from deployer.system import files
 
 #: Formats of programs that deployer does not start. They start the SquashFS file.
 EDF, PYXIS = "edf", "pyxis"
+_EXPANDED = re.compile('[$"`;\\\\\\x00-\\x1f\\x7f]')
 #: The option of each runtime that sets a variable in the container.
 _SETS = {"apptainer": "--env=", "singularity": "--env=", "charliecloud": "--set-env=", "podman": "--env="}
 #: They read a word with two = as a line of CSV, and otherwise remove quotes at its ends (pflag's stringToString).
@@ -73,10 +75,8 @@ def find(
             raise Refused(f"{installed.receipt.label}: {obstacle.reason}", obstacle.remedy)
     place = ImagePlace(made or image, [], there, environment)
     if other:
-        if settings.devices:
-            raise UsageError(f"{form} cannot express the device {settings.devices[0]}", "start it with `run` or `exec`")
         workdir = "/" if shell.variables([settings.workdir]) else shell.plain(settings.workdir)
-        return place._replace(options=(_edf if form == EDF else _pyxis)(place, workdir))
+        return place._replace(options=(_edf if form == EDF else _pyxis)(place, workdir, settings.devices))
     if name not in _SETS:
         raise UsageError(f"`where` has no words for {name}", "use --format {}; or `exec`".format(", ".join(_SETS)))
     words = [shell.plain(word) for word in runtime.binds(settings.binds)]
@@ -88,25 +88,32 @@ def find(
     return place._replace(options=[*words, *settings.arguments])
 
 
-def _edf(place: ImagePlace, workdir: str) -> List[str]:
+def _edf(place: ImagePlace, workdir: str, devices: Sequence[str]) -> List[str]:
     """Return the lines of an Environment Definition File, for CSCS's Container Engine and the Sarus Suite."""
     empty = next((name for name, value in place.environment.items() if not value), None)
     if empty:
         raise UsageError(f"the variable {empty} is empty, which an EDF cannot express", "set it with --env")
     heads = [f"image = {_toml(place.image)}", f"workdir = {_toml(workdir)}", "entrypoint = false", "writable = false"]
-    mounts = f"mounts = [{', '.join(map(_toml, _mounts(place, ':')))}]"
+    heads += [
+        f"{key} = [{', '.join(map(_toml, texts))}]"
+        for key, texts in (("devices", devices), ("mounts", _mounts(place, ":")))
+    ]
     variables = [f"{name} = {_toml(value)}" for name, value in place.environment.items()]
     # CSCS's own hook would bind other network libraries.
-    return [*heads, mounts, "[env]", *variables, "[annotations]", 'com.hooks.cxi.enabled = "false"']
+    return [*heads, "[env]", *variables, "[annotations]", 'com.hooks.cxi.enabled = "false"']
 
 
 def _toml(text: str) -> str:
-    """Return a text as a basic string, in which the engine expands no variables."""
-    return json.dumps(text.replace("${", "$${"), ensure_ascii=False).replace("\x7f", "\\u007f")
+    """Return a text as a TOML string. Engines expand texts, each by other rules, so what they change is refused."""
+    if _EXPANDED.search(text):
+        raise UsageError(f"an EDF cannot express {text!r}: the engine would change it", "start programs with `exec`")
+    return f'"{text}"'
 
 
-def _pyxis(place: ImagePlace, workdir: str) -> List[str]:
+def _pyxis(place: ImagePlace, workdir: str, devices: Sequence[str]) -> List[str]:
     """Return the words of srun, up to the command."""
+    if devices:
+        raise UsageError(f"pyxis has no word for the device {devices[0]}", "start programs with `run` or `exec`")
     mounts = ",".join(_mounts(place, ":,"))
     words = [f"--container-image={place.image}", *([f"--container-mounts={mounts}"] if mounts else [])]
     words += [f"--container-workdir={workdir}", "--no-container-mount-home", "--no-container-entrypoint"]

@@ -93,17 +93,18 @@ def test_no_sif_file_is_left_if_it_cannot_be_used(monkeypatch, store, tmp_path):
 
 
 def test_an_edf_has_image_mounts_and_variables_literally(monkeypatch, store, tmp_path):
-    environment = {"B": 'x "y" ${HOME} $HOME\n\x7f\U0001f600', "HOME": Word(Variable("home"))}
+    environment = {"B": "x 'y' \U0001f600", "HOME": Word(Variable("home"))}
     binds = [Bind("/opt/mpi", "/deployer/host/a", ""), Bind("/scratch", "/scratch", "")]
-    place = found(monkeypatch, "charliecloud", environment, binds, where.EDF, store=store)
+    place = found(monkeypatch, "charliecloud", environment, binds, where.EDF, store=store, devices=["a.org/b=c"])
     assert place.options == [
         f'image = "{tmp_path}/image.sqfs"',
         'workdir = "/work"',
         "entrypoint = false",
         "writable = false",
+        'devices = ["a.org/b=c"]',
         'mounts = ["/opt/mpi:/deployer/host/a", "/scratch:/scratch"]',
         "[env]",
-        'B = "x \\"y\\" $${HOME} $HOME\\n\\u007f\U0001f600"',
+        "B = \"x 'y' \U0001f600\"",
         "[annotations]",
         'com.hooks.cxi.enabled = "false"',
     ]
@@ -130,10 +131,11 @@ def test_pyxis_has_the_words_of_srun_and_sets_variables_in_the_container(monkeyp
     ("form", "environment", "source", "devices", "reason"),
     [
         ("edf", {"A": ""}, "/a", [], "the variable A is empty, which an EDF cannot express"),
+        *(("edf", {"A": f"1{mark}"}, "/a", [], "an EDF cannot express '1") for mark in '$";`\\\n\x7f'),
         ("edf", {}, "/a:b", [], "'/a:b' cannot be mounted"),
         ("edf", {}, "/a b", [], "'/a b' cannot be mounted"),
         ("pyxis", {}, "/a,b", [], "'/a,b' cannot be mounted"),
-        ("pyxis", {}, "/a", ["nvidia.com/gpu=all"], "pyxis cannot express the device nvidia.com/gpu=all"),
+        ("pyxis", {}, "/a", ["nvidia.com/gpu=all"], "pyxis has no word for the device nvidia.com/gpu=all"),
     ],
 )
 def test_what_a_format_cannot_express_is_refused(monkeypatch, store, form, environment, source, devices, reason):
