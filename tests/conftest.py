@@ -95,6 +95,7 @@ ENGINES = {
     "skopeo": Engine(_programs("skopeo"), _INSTALL.format("skopeo")),
     "slurm": Engine(_programs("slurmctld", "slurmd", "sbatch", "srun"), _INSTALL.format("slurm-wlm")),
     "squashfs": Engine(_programs("mksquashfs", "unsquashfs"), _INSTALL.format("squashfs-tools")),
+    "sqfs2tar": Engine(_programs("sqfs2tar"), _INSTALL.format("squashfs-tools-ng")),
     "ssh": Engine(_programs("ssh", "scp", "sshd", "ssh-keygen"), _INSTALL.format("openssh-server, openssh-client")),
     "ssh-keygen": Engine(_programs("ssh-keygen"), _INSTALL.format("openssh-client")),
     "tcsh": Engine(_programs("tcsh"), _INSTALL.format("tcsh")),

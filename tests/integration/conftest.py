@@ -279,7 +279,7 @@ OPEN_DRIVER = (
 )
 
 
-def with_driver(site: Site) -> dict[str, Any]:
+def with_driver(site: Site, plan: str = "lab") -> dict[str, Any]:
     """Compile a stand-in for a GPU's driver in the home; return a plan's fields that bind it by the exact map."""
     library = site.lab.home / "alice" / "driver-of-one" / "libcuda.so.1"
     library.parent.mkdir(exist_ok=True)
@@ -287,7 +287,7 @@ def with_driver(site: Site) -> dict[str, Any]:
     subprocess.run(["cc", "-shared", "-fPIC", "-x", "c", "-o", library, "-"], input=text, text=True, check=True)
     library.chmod(0o755)
     library.parent.chmod(0o755)
-    record = plan_record(site, "lab")
+    record = plan_record(site, plan)
     driver = {"name": "lib/libcuda.so.1", "kind": "file", "source": "/home/alice/driver-of-one/libcuda.so.1"}
     folders = record["environment"]["LD_LIBRARY_PATH"].split(":")
     folders += [] if "/deployer/host/lib" in folders else ["/deployer/host/lib"]

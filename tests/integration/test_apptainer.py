@@ -1,11 +1,13 @@
 """The real Apptainer, unprivileged, on the nodes of the lab: a job on two nodes, and what enters a container of it."""
 
 import json
+import re
 import shlex
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import tomllib
 
 from tests.integration.conftest import (
     FILES,
@@ -211,3 +213,57 @@ def test_doctor_tells_the_image_s_root_from_the_host_s(nodes: Site, by: str) -> 
     said = " ".join(nodes.alice(f"bash -lc 'python3 {WORKSPACE}/deployer.pyz doctor hello-mpi --plan {by}'").split())
     assert "its container sees its own root" in said
     assert "apptainer 1." in said
+
+
+#: Prints the node, the ranks and the identity of the MPI library that this rank has mapped.
+MAPPED = """
+import os
+from mpi4py import MPI
+lines = [line.split() for line in open("/proc/self/maps")]
+mapped = {line[4] for line in lines if len(line) > 5 and os.path.basename(line[5]).startswith("libmpi.so")}
+print("rank", os.uname()[1], MPI.COMM_WORLD.size, *mapped, flush=True)
+"""
+
+
+@pytest.mark.needs("squashfs")
+def test_apptainer_alone_starts_a_sif_with_the_plan_s_mpi(nodes: Site, by: str) -> None:
+    nodes.tool("squash", "hello-mpi")
+    place = json.loads(
+        nodes.alice(f"bash -lc 'python3 {WORKSPACE}/deployer.pyz where hello-mpi --plan {by} --sif mine.sif --json'")
+    )
+    assert place["image"].endswith("/mine.sif")
+    words = ["apptainer", "exec", *place["options"], place["image"], "python3", "-c", MAPPED]
+    said = nodes.alice(f"bash -lc {shlex.quote('srun --nodes 2 --mpi=pmi2 ' + shlex.join(words))}")
+    ranks = sorted(line.split()[1:] for line in said.splitlines() if line.startswith("rank "))
+    assert [rank[:2] for rank in ranks] == [["cn1", "2"], ["cn2", "2"]], said
+    bound = [source for source in place["binds"].values() if source.startswith("/opt/")]
+    theirs = nodes.alice(f"find -L {shlex.join(bound)} -name 'libmpi.so*' -exec stat -L -c %i {{}} +").split()
+    assert all(len(rank) == 3 and rank[2] in theirs for rank in ranks), (ranks, theirs, bound)
+
+
+#: The keys of an Environment Definition File, and their types (sarus-suite/raster 20f75bd3, src/schema/edf.json).
+_EDF = {
+    "base_environment": (str, list), "image": str, "workdir": str, "entrypoint": bool, "writable": bool, "mounts": list,
+    "env": dict, "annotations": dict, "devices": list,
+}  # fmt: skip
+
+
+@pytest.mark.needs("squashfs")
+def test_an_edf_and_pyxis_have_the_same_image_mounts_and_variables(nodes: Site, by: str) -> None:
+    nodes.tool("squash", "hello-mpi")
+    start = f"python3 {WORKSPACE}/deployer.pyz where hello-mpi --plan {by}"
+    read = tomllib.loads(nodes.alice(f"bash -lc '{start} --format edf'"))
+    assert all(isinstance(value, _EDF[key]) for key, value in read.items())
+    assert read["annotations"] == {"com": {"hooks": {"cxi": {"enabled": "false"}}}}
+    assert all(isinstance(value, str) for value in read["env"].values())
+    assert all(re.fullmatch("[^:]+:[^:]+", mount) for mount in read["mounts"])
+    own = json.loads(nodes.alice(f"bash -lc '{start} --json'"))
+    assert read["env"] == own["environment"]
+    assert read["mounts"] == [f"{source}:{target}" for target, source in own["binds"].items()]
+    nodes.alice(f"test -f {read['image']}")
+    words = shlex.split(nodes.alice(f"bash -lc '{start} --format pyxis'").splitlines()[1].partition(" ")[2])
+    given = dict(word.split("=", 1) for word in words if "=" in word)
+    assert given.pop("--container-image") == read["image"]
+    assert given.pop("--container-mounts").split(",") == read["mounts"]
+    assert given.pop("--container-workdir") == read["workdir"]
+    assert given == read["env"]

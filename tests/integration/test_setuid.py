@@ -1,6 +1,7 @@
 """The real Apptainer, setuid, on nodes that forbid user namespaces: captured, packed, checked, run on two nodes."""
 
 import json
+import shlex
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +11,18 @@ from typing import Any
 import pytest
 
 from deployer.connected.bundle.pyz import make_pyz
-from tests.integration.conftest import WORKSPACE, Cli, Site, nothing_left
+from tests.integration.conftest import (
+    OPEN_DRIVER,
+    WORKSPACE,
+    Cli,
+    Site,
+    check_driver,
+    image_folder,
+    nothing_left,
+    plan_record,
+    with_driver,
+)
+from tests.integration.test_apptainer import MAPPED
 from tests.lab import Lab, apptainer
 from tests.lab.site import USER_ID
 
@@ -208,3 +220,29 @@ def test_capture_records_the_administrator_s_limits(setuid: Setuid, line: str) -
     assert own["setuid"] is (line != "allow setuid = no")
     assert own["starts"] is (CAPTURED[line] is None)
     assert own.get("failure") == CAPTURED[line]
+
+
+def test_a_driver_by_the_exact_map(setuid: Setuid) -> None:
+    """A stand-in for a GPU's driver, bound by the setuid program."""
+    site = setuid.site
+    made = image_folder(site) / "plans" / "changed.json"
+    record = plan_record(site, "lab-setuid")
+    made.write_text(json.dumps({**record, "site": "changed", **with_driver(site, "lab-setuid")}))
+    made.chmod(0o644)
+    check_driver(site, site.alice(f"{TOOL} exec hello-mpi --plan changed -- python3 -c {shlex.quote(OPEN_DRIVER)}"))
+    made.unlink()
+
+
+def test_where_only_sif_files_are_allowed_where_gives_one(setuid: Setuid) -> None:
+    """`where --sif` makes it elsewhere; the program alone starts it, mounted by the kernel."""
+    site = setuid.site
+    site.tool("squash", "hello-mpi")
+    place = json.loads(site.tool("where", "hello-mpi", "--sif", "mine.sif", "--json"))
+    words = ["apptainer", "exec", *place["options"], place["image"], "python3", "-c", MAPPED]
+    with setuid.limited("allow container dir = no", "allow container squashfs = no"):
+        said = site.alice(
+            "timeout 100 srun --kill-on-bad-exit --nodes 2 --mpi=pmi2 " + shlex.join(words) + " 2>&1; true"
+        )
+        site.alice(f"apptainer exec {image_folder(site).parent}/*/rootfs true", 255)
+    ranks = sorted(line.split()[1:] for line in said.splitlines() if line.startswith("rank "))
+    assert [rank[:2] for rank in ranks] == [["cn1", "2"], ["cn2", "2"]], said

@@ -110,6 +110,22 @@ def ensure(argv: list[str]) -> None:
         os.execvp("unshare", ["unshare", "--mount", "sh", "-c", script, str(tree()), *argv])
 
 
+#: Puts it where it has to be, unseen by others.
+_HERE = f"""
+mount -t tmpfs none /home && mkdir -p {PREFIX} && mount --bind "$0" {PREFIX} &&
+mount -t tmpfs none /var/lib && mkdir -p /var/lib/apptainer/mnt/session && PATH={PREFIX}/bin:$PATH && exec "$@"
+"""
+
+
+def here(argv: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a command here as root of a user namespace, with it in PATH; its keys and cache are in ``folder``."""
+    own = {"APPTAINER_CONFIGDIR": str(folder / "apptainer"), "APPTAINER_CACHEDIR": str(folder / "cache")}
+    words = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", _HERE, str(tree()), *argv]
+    return subprocess.run(
+        words, cwd=folder, env={**os.environ, **own}, capture_output=True, text=True, timeout=300, check=False
+    )
+
+
 def tree() -> Path:
     """Return a folder of this machine with what nodes have at ``PREFIX``."""
     root = pinned_root()

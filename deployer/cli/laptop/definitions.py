@@ -26,7 +26,8 @@ def add_parsers(subparsers: Any) -> None:
     )
     choice = {"dest": "template", "choices": initialising.KINDS, "default": "none"}
     common.add(command, "--template", "--framework", "KIND", text, **choice)
-    text = "use an image that exists: a file of docker save, or an image of the Docker engine or of a registry; "
+    text = "use an image that exists: a file (docker save, SIF), an image of the Docker engine or of a registry, or "
+    text += "what a definition file of Apptainer makes of one; "
     text += "its MPI and its command are written too (NAME by default: that of the image)"
     common.add(command, "--from-image", "REF", text)
     common.flag(command, "--dry-run", "print which files would be written")

@@ -39,9 +39,13 @@ def add_parsers(subparsers: Any) -> None:
     """Register the command."""
     command = common.add_command(subparsers, "pack", run)
     common.add(command, "definition", "DEF", "a definition: a folder with a bundle.yaml", nargs="?")
-    text = "pack this image from the Docker engine, without jobs; init --from-image writes a definition with one"
+    text = (
+        "pack this image of the Docker engine, or this file as --archive does, without jobs; init --from-image writes "
+    )
+    text += "a definition with one"
     common.add(command, "--image", "REF", text)
-    archive = "pack a docker save or OCI archive, an OCI layout folder, or a root filesystem's tar; plain, gzip or zstd"
+    archive = "pack a docker save or OCI archive, an OCI layout folder, a SIF or SquashFS file, or a root filesystem's "
+    archive += "tar; plain, gzip or zstd"
     common.add(command, "--archive", "FILE", archive, type=Path)
     common.add(command, "--rootfs", "DIR", "pack this folder, a root filesystem", type=Path)
     command.add_argument("--name", help="the bundle's name, if there is no definition")
@@ -188,10 +192,10 @@ def _contents(args: argparse.Namespace, definition: "Definition | None", sites: 
 
         lint.refuse(definition, args.accept)
         return sources.from_definition(definition, sources.families_for(definition, sites), args.accept)
-    if args.image:
+    if args.image and not Path(args.image).is_file():
         return sources.from_image(args.image, args.name, args.version)
-    if args.archive:
-        return sources.from_archive(args.archive, args.name, args.version)
+    if file := args.archive or args.image:
+        return sources.from_archive(Path(file), args.name, args.version)
     return sources.from_folder(args.rootfs, args.name, args.version)
 
 

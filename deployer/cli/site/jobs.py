@@ -66,8 +66,10 @@ def add_parsers(subparsers: Any) -> None:
     common.add(parser, "--plan", "SITE", "use this plan, if the bundle has several")
     common.repeated(parser, "--bind", "SRC[:DST]", "bind this folder or file of the host; may be repeated")
     common.repeated(parser, "--env", "NAME=VALUE", "set this environment variable too; may be repeated")
-    text = "in the words of this runtime (default: the plan's choice): apptainer, charliecloud, podman or singularity"
-    common.add(parser, "--format", "RUNTIME", text, choices=SUPPORTED)
+    text = "in the words of this runtime (default: the plan's choice): apptainer, charliecloud, podman or singularity; "
+    text += "pyxis: for srun; edf: as a file for CSCS's Container Engine"
+    common.add(parser, "--format", "FORMAT", text, choices=(*SUPPORTED, "edf", "pyxis"))
+    common.add(parser, "--sif", "FILE", "write the image, with its app and wheels, to this SIF file and use it")
 
     parser = _add_starting(subparsers, "notebook", _notebook)
     common.add(parser, "--idle", "TIME", "end it when idle (default: %(default)s)", type=check_time, default="30m")
@@ -294,10 +296,13 @@ def _where(args: argparse.Namespace) -> None:
     from deployer.site.run import where
     from deployer.site.run.exec import ExecRequest
 
-    place = where.find(
-        locate(args.root), ExecRequest(args.image, args.plan, args.bind, runtime=args.format, env=args.env)
-    )
-    if not common.as_json(args, place.record()):
+    request = ExecRequest(args.image, args.plan, args.bind, env=args.env)
+    place = where.find(locate(args.root), request, args.format, args.sif and os.path.abspath(args.sif))
+    if common.as_json(args, place.record()):
+        return
+    if args.format == where.EDF:
+        terminal.show(*place.options)
+    else:
         terminal.show(f"image    {quoted([place.image])}", f"options  {quoted(place.options)}")
 
 

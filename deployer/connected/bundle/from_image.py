@@ -1,10 +1,12 @@
 """init --from-image: a definition for an existing image in the Docker engine, a registry or a file."""
 
 import functools
+import glob
 import json
 import os
 import posixpath
 import re
+import shutil
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -17,11 +19,13 @@ from deployer.connected.bundle import sources
 from deployer.connected.ground import engine, progress
 from deployer.connected.ground.scratch import Scratch
 from deployer.connected.image.bases import imported, registry
+from deployer.connected.image.definition import recipe
 from deployer.connected.image.init import Made, init
 from deployer.connected.linker import families
 from deployer.connected.rootfs import archive, imageconfig
 from deployer.connected.rootfs.archive import ArchiveImage
 from deployer.contract.base.errors import Refused
+from deployer.contract.base.text import printable
 from deployer.system import files, terminal
 
 #: An image from the engine, saved beside bundle.yaml.
@@ -52,8 +56,8 @@ def definition(reference: str, name: str | None, where: Path, dry_run: bool = Fa
     If no registry has an image of the engine, it is saved beside the definition. A file is used in place.
 
     Args:
-        reference: a file from docker save, an OCI archive or a flat tar; otherwise the name or id of an image in the
-            engine; otherwise a registry image, which is pulled.
+        reference: a file that ``archive`` reads, or a definition file of Apptainer, which is translated; otherwise the
+            name or id of an image in the engine; otherwise a registry image, which is pulled.
         name: the definition's name; None: derived from the reference.
         where: as for ``init``.
 
@@ -62,26 +66,45 @@ def definition(reference: str, name: str | None, where: Path, dry_run: bool = Fa
         DeployerError: ``registry.pull`` fails.
     """
     path = Path(reference)
-    found = (
-        _Existing(path.stem, {}, functools.partial(archive.read_image, path))
-        if path.is_file()
-        else _of_engine(reference)
-    )
-    stem, _, tag = found.label.rpartition("/")[2].partition(":")
+    made = recipe.translate(path) if path.is_file() and recipe.hint(path) else None
+    source = made.base if made else path if path.is_file() else reference
+    if isinstance(source, Path):
+        found = _Existing(source.stem, {}, functools.partial(archive.read_image, source))
+    else:
+        found = _of_engine(source)
+    stem, _, tag = (path.stem if made else found.label).rpartition("/")[2].partition(":")
 
     def words(folder: Path, final: Path) -> dict[str, str]:
         base = found.base
-        if path.is_file():
-            base = {"archive": os.path.relpath(path, final), "sha256": imported.digest_of(path)}
+        if isinstance(source, Path):
+            base = {"archive": os.path.relpath(source, final), "sha256": imported.digest_of(source)}
         elif not base:
-            base = {"archive": SAVED, "sha256": _save(reference, folder / SAVED)}
+            base = {"archive": SAVED, "sha256": _save(source, folder / SAVED)}
         version = tag if _VERSION.fullmatch(tag) else "0.1.0"
         texts = {"VERSION": version, "DESCRIPTION": f"The image {reference}", "BASE": base}
         with Scratch(folder) as scratch:
-            return {**{word: json.dumps(text) for word, text in texts.items()}, **_job(found.read(scratch))}
+            job = _job(found.read(scratch))
+        if made:
+            job = _translated(made, path.parent, folder, job)
+        return {**{word: json.dumps(text) for word, text in texts.items()}, **job}
 
     name = name or re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-")
-    return init(name, "image", where, dry_run, words, [] if found.base or path.is_file() else [SAVED])
+    saved = [] if found.base or isinstance(source, Path) else [SAVED]
+    return init(name, "image", where, dry_run, words, [*saved, *(made.files if made else ())])
+
+
+def _translated(made: recipe.TranslatedRecipe, home: Path, folder: Path, job: dict[str, str]) -> dict[str, str]:
+    """Write the files of a translated definition file in ``home``, and report what is lost. Return its job's words."""
+    for name in {name for pattern in made.copied for name in glob.glob(pattern, root_dir=home) or [pattern]}:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        with files.errors_named(f"copy {home / name}"):
+            (shutil.copytree if (home / name).is_dir() else shutil.copy2)(home / name, folder / name)
+    for name, text in made.files.items():
+        (folder / name).write_text(text, "utf-8")
+    for line in made.lost:
+        terminal.tell(f"deployer: not translated: {printable(line)}")
+    command = {"COMMAND": f"{json.dumps(made.command)} # its %runscript"} if made.command else {}
+    return {**job, "MPI": "null # found in the image when it is packed", **command}
 
 
 def _of_engine(reference: str) -> _Existing:

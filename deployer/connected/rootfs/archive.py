@@ -1,4 +1,4 @@
-"""Images in files: a `docker save` archive, an OCI archive or layout, or a flat tar; compressed or not.
+"""Images in files: a `docker save` archive, an OCI archive or layout, a flat tar, compressed or not; SIF or SquashFS.
 
 The kind is detected from the content. Sources: Docker image specification 1.2 (manifest.json); OCI image-spec 1.0.
 """
@@ -18,7 +18,7 @@ from typing import IO, Any, NamedTuple
 import zstandard
 
 from deployer.connected.ground.scratch import Scratch
-from deployer.connected.rootfs import tarreader
+from deployer.connected.rootfs import sif, tarreader
 from deployer.connected.rootfs.entries import FileEntries, FileEntry, Stored
 from deployer.connected.rootfs.merge import Rootfs
 from deployer.connected.rootfs.tarreader import Slice, Spooled
@@ -29,7 +29,7 @@ from deployer.contract.base.text import counted
 from deployer.system import files
 
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
-_OTHERS = {b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"PK\x03\x04": "zip", b"hsqs": "SquashFS"}
+_OTHERS = {b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"PK\x03\x04": "zip"}
 _MAX_DOCUMENT = 16 * 1024 * 1024
 _CHUNK = 1024 * 1024
 _INDEXES = ("application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json")
@@ -143,7 +143,11 @@ def _opened(path: Path, scratch: Scratch) -> Iterator[ArchivePart]:
 
 
 def _kind(part: ArchivePart, scratch: Scratch) -> Layered | list[FileEntry]:
-    """Index the file's tar, then detect the kind of image from the names in it."""
+    """Index the file's tar, then detect the kind of image from the names in it, unless it is in SquashFS."""
+    start = os.pread(part.stream.fileno(), 64, part.offset)
+    if start.startswith(sif.SQUASHFS) or sif.is_sif(start):
+        config, tar = sif.unpacked(part.stream, scratch)
+        return Layered(config, [(ArchivePart(tar, 0, os.fstat(tar.fileno()).st_size), "")])
     found = list(entries_of(part, scratch))
     stored = {}
     for entry in found:

@@ -1,14 +1,27 @@
-"""where: an installed image and its plan in a container runtime's own words, for workflow managers that start it."""
+"""where: an installed image and its plan in other programs' own words, for workflow managers and sites that start it.
 
-from typing import Dict, List, NamedTuple
+Sources: CSCS documentation 0bb69f37, "EDF Reference"; sarus-suite/raster 20f75bd3, common.rs and edf.json; NVIDIA/pyxis
+0619349c, args.c.
+"""
+
+import os
+import re
+import shutil
+from typing import Dict, List, NamedTuple, Optional, Sequence
 
 from deployer.contract.base import shell
-from deployer.contract.base.errors import UsageError
+from deployer.contract.base.errors import Refused, UsageError
 from deployer.contract.base.json_records import Record
+from deployer.contract.bundle import sif
 from deployer.site.container.runtimes.charliecloud import assignment
+from deployer.site.install import squash
 from deployer.site.run import exec as execs
 from deployer.site.storage.store import Store
+from deployer.system import files
 
+#: Formats of programs that deployer does not start. They start the SquashFS file.
+EDF, PYXIS = "edf", "pyxis"
+_EXPANDED = re.compile('[$"`;\\\\\\x00-\\x1f\\x7f]')
 #: The option of each runtime that sets a variable in the container.
 _SETS = {"apptainer": "--env=", "singularity": "--env=", "charliecloud": "--set-env=", "podman": "--env="}
 #: They read a word with two = as a line of CSV, and otherwise remove quotes at its ends (pflag's stringToString).
@@ -19,8 +32,8 @@ class ImagePlace(NamedTuple):
     """Where an image is.
 
     Attributes:
-        image: the folder with its root filesystem.
-        options: the runtime's words for binds and variables.
+        image: the folder with its root filesystem, or a file with it.
+        options: the runtime's words for binds and variables; pyxis: all words of srun; EDF: the lines of the file.
         binds: host paths, by path in the container.
         environment: the variables to set, without those of a private home.
     """
@@ -34,22 +47,85 @@ class ImagePlace(NamedTuple):
         return dict(self._asdict())
 
 
-def find(store: Store, request: execs.ExecRequest) -> ImagePlace:
-    """Return the words that give a container the same binds and variables as ``exec``; ``runtime`` is the format.
+def find(
+    store: Store, request: execs.ExecRequest, form: Optional[str] = None, made: Optional[str] = None
+) -> ImagePlace:
+    """Return the words that give a container the same binds and variables as ``exec``.
+
+    Args:
+        form: EDF, PYXIS or a runtime; None: the plan's runtime.
+        made: write the image to this SIF file, and return it as the image.
 
     Raises:
-        UsageError, Refused, MissingTool: as in ``exec``; or a value cannot be a word of this runtime.
+        UsageError, Refused, MissingTool: as in ``exec``; or a value cannot be expressed in this format.
     """
-    runtime, settings, _ = execs.prepare(store, request, "where")
-    name = runtime.known.policy_name
+    other = form in (EDF, PYXIS)
+    runtime, settings, _ = execs.prepare(store, request._replace(runtime=None if other else form), "where")
+    name = str(form) if other else runtime.known.policy_name
+    if made and name not in _OF_APPTAINER:
+        raise UsageError(f"{name} starts no SIF file", "use --format apptainer, if the site's policy allows it")
+    fixed = {variable: value for variable, value in settings.environment.items() if not shell.variables([value])}
+    environment = {variable: shell.plain(fixed[variable]) for variable in sorted(fixed)}
+    there = {shell.plain(each.target): shell.plain(each.source) for each in settings.binds}
+    installed, image = store.find(request.image), shell.plain(settings.rootfs)
+    if other or made:
+        image = squash.path(installed.folder)
+        if not files.is_file(image):
+            obstacle = squash.absent(installed)
+            raise Refused(f"{installed.receipt.label}: {obstacle.reason}", obstacle.remedy)
+    place = ImagePlace(made or image, [], there, environment)
+    if other:
+        workdir = "/" if shell.variables([settings.workdir]) else shell.plain(settings.workdir)
+        return place._replace(options=(_edf if form == EDF else _pyxis)(place, workdir, settings.devices))
     if name not in _SETS:
         raise UsageError(f"`where` has no words for {name}", "use --format {}; or `exec`".format(", ".join(_SETS)))
-    binds = [shell.plain(word) for word in runtime.binds(settings.binds)]
-    fixed = {variable: value for variable, value in settings.environment.items() if not shell.variables([value])}
-    environment = {variable: shell.plain(value) for variable, value in fixed.items()}
-    words = [*binds, *(_setting(name, *pair) for pair in sorted(environment.items()))]
-    there = {shell.plain(each.target): shell.plain(each.source) for each in settings.binds}
-    return ImagePlace(shell.plain(settings.rootfs), [*words, *settings.arguments], there, environment)
+    words = [shell.plain(word) for word in runtime.binds(settings.binds)]
+    words += [_setting(name, *pair) for pair in environment.items()]
+    if made:
+        with open(image, "rb") as packed, files.published(made) as stream:
+            stream.write(sif.header(os.path.getsize(image), installed.manifest().image.architecture))
+            shutil.copyfileobj(packed, stream, files.CHUNK)
+    return place._replace(options=[*words, *settings.arguments])
+
+
+def _edf(place: ImagePlace, workdir: str, devices: Sequence[str]) -> List[str]:
+    """Return the lines of an Environment Definition File, for CSCS's Container Engine and the Sarus Suite."""
+    empty = next((name for name, value in place.environment.items() if not value), None)
+    if empty:
+        raise UsageError(f"the variable {empty} is empty, which an EDF cannot express", "set it with --env")
+    heads = [f"image = {_toml(place.image)}", f"workdir = {_toml(workdir)}", "entrypoint = false", "writable = false"]
+    heads += [
+        f"{key} = [{', '.join(map(_toml, texts))}]"
+        for key, texts in (("devices", devices), ("mounts", _mounts(place, ":")))
+    ]
+    variables = [f"{name} = {_toml(value)}" for name, value in place.environment.items()]
+    # CSCS's own hook would bind other network libraries.
+    return [*heads, "[env]", *variables, "[annotations]", 'com.hooks.cxi.enabled = "false"']
+
+
+def _toml(text: str) -> str:
+    """Return a text as a TOML string. Engines expand texts, each by other rules, so what they change is refused."""
+    if _EXPANDED.search(text):
+        raise UsageError(f"an EDF cannot express {text!r}: the engine would change it", "start programs with `exec`")
+    return f'"{text}"'
+
+
+def _pyxis(place: ImagePlace, workdir: str, devices: Sequence[str]) -> List[str]:
+    """Return the words of srun, up to the command."""
+    if devices:
+        raise UsageError(f"pyxis has no word for the device {devices[0]}", "start programs with `run` or `exec`")
+    mounts = ",".join(_mounts(place, ":,"))
+    words = [f"--container-image={place.image}", *([f"--container-mounts={mounts}"] if mounts else [])]
+    words += [f"--container-workdir={workdir}", "--no-container-mount-home", "--no-container-entrypoint"]
+    # In the container, by env: variables of srun itself would change srun.
+    return [*words, "--container-readonly", "env", *(f"{name}={value}" for name, value in place.environment.items())]
+
+
+def _mounts(place: ImagePlace, separators: str) -> List[str]:
+    for path in (*place.binds, *place.binds.values(), place.image):
+        if any(mark in path for mark in separators + " \t\n"):
+            raise UsageError(f"{path!r} cannot be mounted: its name has a separator of this format", "rename it")
+    return [f"{source}:{target}" for target, source in place.binds.items()]
 
 
 def _setting(runtime: str, name: str, value: str) -> str:

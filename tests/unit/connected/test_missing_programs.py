@@ -10,11 +10,13 @@ import pytest
 from deployer.connected.bundle import kit
 from deployer.connected.bundle.kit import fetch
 from deployer.connected.ground import engine, sign
+from deployer.connected.ground.scratch import Scratch
 from deployer.connected.image.bases import base
 from deployer.connected.image.definition.definition import Base
 from deployer.connected.image.definition.settings import BuildSettings
 from deployer.connected.linker.starts.shell import shell_syntax
 from deployer.connected.rehearse.world import machine
+from deployer.connected.rootfs import archive
 from deployer.connected.site_profile import profile
 from deployer.connected.transfer.remote import Remote
 from deployer.contract.base.errors import MissingTool
@@ -41,6 +43,12 @@ def _unpack(name: str) -> Callable[[], object]:
     return lambda: _KIT.unpack(Path(name), Path("unpacked"))
 
 
+def _squashfs() -> None:
+    Path("image").write_bytes(b"hsqs")
+    with Scratch(Path()) as scratch:
+        archive.read_image(Path("image"), scratch)
+
+
 #: Each program, what needs it, and the words of the error and its hint that name the program and its installation.
 _NEEDED: list[tuple[str, Callable[[], object], str]] = [
     ("ssh", _connect, "apt-get install openssh-client"),
@@ -54,6 +62,7 @@ _NEEDED: list[tuple[str, Callable[[], object], str]] = [
     ("tar", _unpack("x.tar.gz"), "apt-get install tar"),
     ("ip", lambda: machine.ip(["link"]), "apt-get install iproute2"),
     ("shfmt", lambda: shell_syntax.statements("true", "bash"), "pip install shfmt-py"),
+    ("sqfs2tar", _squashfs, "apt-get install squashfs-tools-ng"),
     ("Docker", engine.connect, "apt-get install docker.io"),
 ]
 

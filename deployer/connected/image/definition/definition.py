@@ -10,7 +10,7 @@ from pydantic import AfterValidator, ConfigDict, Field, PrivateAttr, ValidationI
 
 from deployer.connected.ground.yaml_model import KeyPath, Model, Problems, Sha256, form, load_model, unless_refused
 from deployer.connected.image.definition import dockerfile as dockerfiles
-from deployer.connected.image.definition import fetched
+from deployer.connected.image.definition import fetched, recipe
 from deployer.contract.base import variables
 from deployer.contract.base.errors import UsageError
 from deployer.contract.bundle.job import MOST_GPUS, Job, check_stdin, check_time, check_workdir
@@ -106,8 +106,8 @@ class Base(Model):
         debian: a Debian suite: its smallest system, made by mmdebstrap from this machine's mirror
         include: Debian packages to add to it: ``[libgomp1, python3]``
         image: a registry's image by digest, NAME@sha256:HEX; pulled if the engine lacks it
-        archive: a docker save or OCI archive or a flat tar, relative to this file; plain, gzip or zstd:
-            ``image.tar.gz``
+        archive: a docker save or OCI archive, a flat tar (plain, gzip or zstd) or a SIF or SquashFS file, relative to
+            this file: ``image.sif``
         sha256: the SHA-256 that the archive must have, as ``sha256sum`` prints it
     """
 
@@ -348,6 +348,8 @@ class Definition(Model):
             path = context / name
             if not path.is_file():
                 raise ValueError(f"there is no file {path}")
+            if hint := recipe.hint(path):
+                raise ValueError(f"{path} is a definition file of Apptainer: {hint}")
             if not path.resolve().is_relative_to(context.resolve()):
                 what = "definition's folder" if context == info.context else "context"
                 raise ValueError(f"{path} is outside the {what}, which is all that a build can read")
@@ -600,6 +602,8 @@ def _find(path: Path) -> Path:
         return file
     if path.is_dir():
         raise UsageError(f"there is no {FILE} in {path}", _others(path))
+    if path.is_file() and (hint := recipe.hint(path)):
+        raise UsageError(f"{path} is a definition file of Apptainer", hint)
     raise UsageError(f"there is no definition {path}", _others(file.parent.parent))
 
 
