@@ -15,7 +15,7 @@ from pathlib import Path
 from deployer.contract.base import json_records, tarformat
 from deployer.contract.base.tarformat import FILE, FOLDER, HARDLINK, SYMLINK, TarEntry
 from deployer.contract.bundle import manifest as manifests
-from deployer.contract.bundle import multiarch, oci, sealed_file
+from deployer.contract.bundle import oci, sealed_file
 from deployer.contract.bundle.job import Job
 from deployer.contract.bundle.manifest import (
     DATA,
@@ -145,17 +145,6 @@ def build(
     )
     manifest = Manifest(name, version, {"name": "gzip", "version": "1", "level": 6}, {}, image, {}, list(jobs), [], [])
     return builder.seal(manifest._replace(overlays=overlays))
-
-
-def join(bundles):
-    """Return a file with several bundles, as the product's ``joined.join`` makes it. Change the parts to attack."""
-    table = []
-    for data in bundles:
-        seal = sealed_file.read_tail(data[-sealed_file.TAIL :], len(data))
-        manifest = sealed_file.read_manifest(data[seal.offset : -sealed_file.TAIL], seal)
-        table.append(multiarch.OneOfSeveral.of(manifest, seal, len(data)))
-    several = multiarch.Several(manifest.name, manifest.version, table)
-    return b"".join(data[: -len(END)] for data in bundles) + multiarch.ending(several)
 
 
 def write(path, *pieces, **options):

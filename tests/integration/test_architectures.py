@@ -1,11 +1,10 @@
-"""One definition for two processors: one file, from which each site gets its own bundle, and both run at once.
+"""One definition for two processors: a bundle for each, and both run at once.
 
 The nodes of the second lab appear to be aarch64; qemu runs what is for it (``tests.lab.foreign``).
 """
 
 import json
 import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -74,25 +73,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def bundle(cli: Cli, folder: Path) -> Path:
-    """Return one file for both labs, built and packed without an engine."""
+def bundles(cli: Cli, folder: Path) -> dict[str, Path]:
+    """Return the bundle of each lab, by the name of its profile, built and packed without an engine."""
     sites = ["--site", str(folder / "own.yaml"), "--site", str(folder / "arm.yaml")]
     cli("build", folder, *sites, timeout=1800)
     cli("pack", folder, *sites, "-o", folder / "two.tar")
-    return folder / "two.tar"
+    return {"own": folder / f"two-{os.uname().machine}.tar", "arm": folder / f"two-{MACHINE}.tar"}
 
 
-@pytest.mark.needs("skopeo")
-def test_other_tools_read_it_as_an_index_of_images(bundle: Path) -> None:
-    for name in ("amd64", "arm64"):
-        words = ["skopeo", "inspect", "--override-arch", name, f"oci-archive:{bundle}"]
-        done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60)
-        assert json.loads(done.stdout)["Architecture"] == name
-
-
-def _run(cli: Cli, bundle: Path, profile: str, lab: Lab) -> dict[str, Any]:
-    pushed = json.loads(cli("push", bundle, profile, "--ssh-config", lab.ssh_config, "--json").stdout)
-    assert 0 < pushed["sent"] < 0.7 * bundle.stat().st_size  # only its own
+def _run(cli: Cli, bundle: Path, profile: Path, lab: Lab) -> dict[str, Any]:
+    cli("push", bundle, profile, "--ssh-config", lab.ssh_config)
     cli("run", "--site", profile, "--ssh-config", lab.ssh_config, "two", "--wait", timeout=900)
     result = Site(cli, lab).result()
     assert result["exit_code"] == 0
@@ -102,29 +92,26 @@ def _run(cli: Cli, bundle: Path, profile: str, lab: Lab) -> dict[str, Any]:
     return payload
 
 
-def test_each_site_gets_and_runs_its_own(cli: Cli, bundle: Path, lab: Lab, arm: Lab, folder: Path) -> None:
-    assert _run(cli, bundle, str(folder / "own.yaml"), lab) == {"sum": 3, "size": 2, "machine": os.uname().machine}
-    profile = str(folder / "arm.yaml")
-    assert _run(cli, bundle, profile, arm) == {"sum": 3, "size": 2, "machine": MACHINE}
-    again = json.loads(cli("push", bundle, profile, "--ssh-config", arm.ssh_config, "--json").stdout)
+def test_each_site_gets_and_runs_its_own(cli: Cli, bundles: dict[str, Path], lab: Lab, arm: Lab, folder: Path) -> None:
+    own, other = folder / "own.yaml", folder / "arm.yaml"
+    assert _run(cli, bundles["own"], own, lab) == {"sum": 3, "size": 2, "machine": os.uname().machine}
+    assert _run(cli, bundles["arm"], other, arm) == {"sum": 3, "size": 2, "machine": MACHINE}
+    again = json.loads(cli("push", bundles["arm"], other, "--ssh-config", arm.ssh_config, "--json").stdout)
     assert again["sent"] == 0
 
 
+@pytest.mark.usefixtures("bundles")
 @pytest.mark.slow
-def test_a_changed_line_sends_only_itself(cli: Cli, bundle: Path, arm: Lab, folder: Path) -> None:
+def test_a_changed_line_sends_only_itself(cli: Cli, arm: Lab, folder: Path) -> None:
     (folder / "app" / "add.py").write_text(PROGRAM + "# changed\n")
-    profile, new = str(folder / "arm.yaml"), folder / "new.tar"
-    cli("pack", folder, "--site", folder / "own.yaml", "--site", profile, "-o", new)
+    profile = str(folder / "arm.yaml")
+    cli("pack", folder, "--site", folder / "own.yaml", "--site", profile, "-o", folder / "new.tar")
+    new = folder / f"new-{MACHINE}.tar"
     pushed = json.loads(cli("push", new, profile, "--ssh-config", arm.ssh_config, "--json").stdout)
     assert 0 < pushed["sent"] < 100_000
 
 
-def test_a_site_whose_processor_the_file_lacks_is_named_before_anything_is_sent(
-    cli: Cli, bundle: Path, folder: Path
+def test_a_bundle_for_another_processor_is_refused_before_anything_is_sent(
+    cli: Cli, bundles: dict[str, Path], folder: Path
 ) -> None:
-    other = yaml.safe_load((folder / "arm.yaml").read_text())
-    other.update(name="lab-power", architecture="ppc64le")
-    (folder / "power.yaml").write_text(yaml.safe_dump(other))
-    said = cli("push", bundle, folder / "power.yaml", code=2).stderr
-    assert "has bundles for x86_64 and aarch64" in said
-    assert "choose one" in said
+    assert "node.architecture" in cli("push", bundles["own"], folder / "arm.yaml", code=3).stderr

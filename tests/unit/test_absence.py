@@ -39,7 +39,6 @@ REVIEWED = {
     "site/container/caches.py::save": "a damaged archive is replaced",
     "site/container/home.py::_is_abandoned": "a home without a job: it goes an hour after its last change",
     "site/rank/payload_monitor.py::leave": "what stays is removed by the next job on the node",
-    "system/trust/several_bundles.py::in_file": "whoever opens the file next reports the error",
     "site/notebook/notebook.py::_announce": "the job has ended: its status says why",
     "site/jobs/jobs.py::_unwritten": "the error is the answer",
     "system/observe/audit_hook.py::(module)": "the payload runs, unobserved",

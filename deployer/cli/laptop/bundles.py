@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from deployer.cli.laptop import settings
 from deployer.cli.laptop.remote import site_options
 from deployer.cli.site import common
-from deployer.connected.bundle import architectures
 from deployer.connected.bundle.pyz import make_pyz
 from deployer.connected.check import check as checking
 from deployer.connected.check.checking import Checking
@@ -27,7 +26,6 @@ from deployer.contract.bundle.plan_update import PlanUpdate
 from deployer.contract.site.choose import explained
 from deployer.site.storage.space import human
 from deployer.system import files, terminal
-from deployer.system.trust import several_bundles
 from deployer.system.trust.verify import begin, opened, read_seal
 
 if TYPE_CHECKING:
@@ -100,7 +98,6 @@ def _size(text: str) -> int:
 def _plan(args: argparse.Namespace) -> None:
     args.site = user_settings.site(args.site)
     profile = profile_of(args.site).selected([args.partition] if args.partition else [], args.mpi, args.launch)
-    args.bundle = architectures.of_site(args.bundle, profile)
     plans = checking.all_plans(args.bundle, profile, Checking(args.accept, index.default_folder()))
     first = plans[0]
     with opened(args.bundle) as stream:
@@ -126,16 +123,10 @@ def _sign(args: argparse.Namespace) -> None:
     if key is None:
         hint = f"give it with --key KEY, or set `key:` in {user_settings.config_file()}"
         raise UsageError("no key is given, and the settings have none", hint)
-    several = several_bundles.in_file(args.bundle)
-    if several:
-        signed, *others = (sign(Path(one), key) for one in several.paths(args.bundle))
-    else:
-        signed, others = (sign_update if _is_update(path) else sign)(path, key), []
-    record = signed.record()
-    if common.as_json(args, {**record, "others": [other.record() for other in others]} if others else record):
+    signed = (sign_update if _is_update(path) else sign)(path, key)
+    if common.as_json(args, signed.record()):
         return
-    for one in (signed, *others):
-        terminal.show(f"signed by {one.key.fingerprint}; signatures: {len(one.keys)}", f"digest {one.digest}")
+    terminal.show(f"signed by {signed.key.fingerprint}; signatures: {len(signed.keys)}", f"digest {signed.digest}")
     terminal.show(f"for the site's allowed_signers: WHO {signed.key.line}")
     words = ["--plan", args.bundle] if _is_update(path) else [args.bundle]
     common.suggest(args, "push", *words, settings.site_for_hint())
@@ -143,8 +134,7 @@ def _sign(args: argparse.Namespace) -> None:
 
 def _is_update(path: Path) -> bool:
     """Return whether a file is a plan update, which is text. A bundle is a tar file."""
-    file = several_bundles.split(str(path))[0]
-    with files.errors_named(f"read {path}"), files.open_regular(file) as stream:
+    with files.errors_named(f"read {path}"), files.open_regular(str(path)) as stream:
         return stream.read(1) == b"{"
 
 
@@ -202,7 +192,6 @@ def _push(args: argparse.Namespace) -> None:
         raise UsageError("--medium-size, --encrypt-to and --bring-age require --to: ssh needs none of them")
     options = common.from_options(pushing.PushOptions, args, facts=index.default_folder())
     profile = profile_of(args.site, args.ssh_config)
-    args.bundle = architectures.of_site(args.bundle, profile)
     pushed = pushing.push(Path(args.bundle), profile, args.ssh_config, options)
     _show_pushed(args, pushed)
     common.warn(pushed.warnings)

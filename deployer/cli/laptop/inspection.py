@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from deployer.cli.site import common
-from deployer.cli.site.inspection import manifest_lines, show_several
+from deployer.cli.site.inspection import manifest_lines
 from deployer.connected.bundle.about import sbom as sboms
 from deployer.connected.bundle.about.listing import files_of
 from deployer.connected.ground import progress
@@ -35,8 +35,6 @@ def run(args: argparse.Namespace) -> None:
     """Show one of the views of a bundle."""
     if args.since and not args.html:
         raise UsageError("--since requires --html FILE", "without a page: deployer diff A.tar B.tar")
-    if not (args.html or args.files or args.sbom or args.provenance) and show_several(args, args.bundle):
-        return
     if args.html or args.files:
         (_page if args.html else _files)(args)
         return

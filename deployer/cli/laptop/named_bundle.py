@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deployer.cli.laptop import settings
-from deployer.connected.bundle import architectures
 from deployer.connected.ground import user_settings
 
 if TYPE_CHECKING:  # slow, and needed only for definitions
@@ -18,8 +17,6 @@ TEXT = "a bundle that `pack` wrote, or a definition: then the bundle that `deplo
 
 def path_of(args: argparse.Namespace, site: "Profile | None", accept: Sequence[str] = ()) -> str:
     """Return ``args.bundle``, or the bundle that a deploy of this definition makes."""
-    if site:
-        args.bundle = architectures.of_site(args.bundle, site)
     path = Path(args.bundle)
     if not path.is_dir() and path.suffix != ".yaml":
         return str(args.bundle)

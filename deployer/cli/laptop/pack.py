@@ -1,7 +1,6 @@
 """deployer pack: write a bundle."""
 
 import argparse
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,6 @@ from deployer.connected.bundle.contents import Contents
 from deployer.connected.bundle.layer import framecache
 from deployer.connected.check.checking import Checking
 from deployer.connected.ground import caches
-from deployer.connected.ground.locked_folder import lock
 from deployer.connected.image.lint import is_own
 from deployer.connected.linker import commands
 from deployer.connected.rootfs.flatten import CHANGES
@@ -22,7 +20,7 @@ from deployer.contract.base.errors import UsageError
 from deployer.contract.bundle import limits
 from deployer.contract.rules.verdict import REFUSE
 from deployer.site.storage.space import human
-from deployer.system import files, terminal
+from deployer.system import terminal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -98,23 +96,17 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _several(args: argparse.Namespace, definitions: "Sequence[Definition]", sites: "list[Profile]") -> None:
-    """Pack a bundle for each processor, and join them into one file."""
-    from deployer.connected.bundle import architectures, joined
+    """Pack a bundle for each processor, whose name is in the name of its file."""
+    from deployer.connected.bundle import architectures
 
-    output = Path(args.output)
-    files.reap_parts(str(output))
-    packed = []
-    with ExitStack() as cleanup:
-        for definition in definitions:
-            part = Path(files.part_of(str(output)))
-            cleanup.callback(part.unlink, missing_ok=True)
-            terminal.tell(f"for {definition.machine}:")
-            fitting = [own for site in sites if (own := architectures.fitting(site, str(definition.machine)))]
-            packed.append(_pack(args, definition, fitting, part))
-            lock(cleanup.enter_context(part.open("rb")))  # so that the next pack does not reap it
-        several = joined.join([each.path for each in packed], output)
-    named = zip(several.paths(str(output)), packed, strict=True)
-    _print(args, [each._replace(path=Path(path)) for path, each in named])
+    output, packed = Path(args.output), []
+    for definition in definitions:
+        terminal.tell(f"for {definition.machine}:")
+        fitting = [own for site in sites if (own := architectures.fitting(site, str(definition.machine)))]
+        path = output.with_name(f"{output.stem}-{definition.machine}{output.suffix}")
+        packed.append(_pack(args, definition, fitting, path))
+    args.output = str(packed[0].path)
+    _print(args, packed)
 
 
 def _pack(

@@ -10,7 +10,6 @@ from typing import Any, List, Optional
 from deployer.cli.site import common
 from deployer.cli.site.meter import Meter
 from deployer.contract.base.errors import UsageError
-from deployer.contract.base.json_records import Record
 from deployer.contract.base.text import counted
 from deployer.site.install import admit
 from deployer.site.install import gc as collecting
@@ -19,7 +18,7 @@ from deployer.site.jobs import jobfolders
 from deployer.site.storage import events, group, space, store
 from deployer.site.storage.store import InstalledImage
 from deployer.system import files, terminal
-from deployer.system.trust import policy, several_bundles
+from deployer.system.trust import policy
 from deployer.system.trust import verify as verifying
 
 #: Defaults of gc: the number of images to keep per name, and the age of job folders to remove.
@@ -57,16 +56,7 @@ def duration(text: str) -> int:
 
 
 def _verify(args: argparse.Namespace) -> None:
-    several = several_bundles.in_file(args.bundle)
-    verified = [_verified(path, args) for path in (several.paths(args.bundle) if several else [args.bundle])]
-    first, *others = verified
-    shown = not common.as_json(args, dict(first, others=others) if several else first)
-    if shown and args.front.prog.endswith(".pyz"):
-        common.suggest(args, "install", args.bundle)
-
-
-def _verified(path: str, args: argparse.Namespace) -> Record:
-    """Verify a bundle, print the result unless it is printed as JSON, and return it as a record."""
+    path = args.bundle
     root: Optional[str] = None
     with suppress(UsageError):  # a laptop has no root folder
         root = store.locate(None).root
@@ -77,14 +67,16 @@ def _verified(path: str, args: argparse.Namespace) -> Record:
             bundle = verifying.verify(stream, path, policies=policies, progress=lambda done: meter(done, size))
     manifest, signers = bundle.manifest, bundle.trust.signers
     keys = [key.fingerprint for key in bundle.trust.keys]
-    if not args.json:
-        machine = several_bundles.split(path)[1]
-        terminal.show(f"{manifest.name}:{manifest.version}{f' for {machine}' if machine else ''} is intact")
-        terminal.show(f"digest {bundle.digest}", *(f"signed by {signer}" for signer in signers))
-        common.warn(admit.origin(bundle.trust, bundle.digest))
-    return {
+    record = {
         "name": manifest.name, "version": manifest.version, "digest": bundle.digest, "keys": keys, "signers": signers
     }  # fmt: skip
+    if common.as_json(args, record):
+        return
+    terminal.show(f"{manifest.name}:{manifest.version} is intact", f"digest {bundle.digest}")
+    terminal.show(*(f"signed by {signer}" for signer in signers))
+    common.warn(admit.origin(bundle.trust, bundle.digest))
+    if args.front.prog.endswith(".pyz"):
+        common.suggest(args, "install", args.bundle)
 
 
 def _list(args: argparse.Namespace) -> None:

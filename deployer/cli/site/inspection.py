@@ -24,7 +24,7 @@ from deployer.site.media import officer_page
 from deployer.site.storage import scans, store
 from deployer.site.storage.space import human
 from deployer.system import files, terminal
-from deployer.system.trust import several_bundles, trust
+from deployer.system.trust import trust
 from deployer.system.trust.policy import Policy
 from deployer.system.trust.verify import begin, opened, read_manifest_block, read_seal
 
@@ -42,23 +42,7 @@ def add_parsers(subparsers: Any) -> None:
     common.add(which, "--html", "FILE", text)
 
 
-def show_several(args: argparse.Namespace, file: str) -> bool:
-    """Print what a file with several bundles holds, and return whether it is such a file."""
-    several = several_bundles.in_file(file)
-    if several is None:
-        return False
-    record = {"name": several.name, "version": several.version, "bundles": [one._asdict() for one in several.bundles]}
-    if not common.as_json(args, record):
-        terminal.show(f"{several.name}:{several.version} for {' and '.join(several.machines)}")
-        for path, one in zip(several.paths(file), several.bundles):
-            terminal.show(f"{human(one.size)}  {path}", f"    digest sha256:{one.sha256}")
-        common.suggest(args, "inspect", several.paths(file)[0])
-    return True
-
-
 def _inspect(args: argparse.Namespace) -> None:
-    if show_several(args, args.what):
-        return
     is_path = files.exists(args.what) or "/" in args.what or args.what.endswith(".tar")
     image = None if is_path else store.locate(args.root).find(args.what)
     path = image.bundle if image else args.what

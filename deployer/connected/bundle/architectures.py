@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from deployer.connected.image.definition.definition import Definition
 from deployer.contract.elf.machines import SUPPORTED
-from deployer.system.trust import several_bundles
 
 if TYPE_CHECKING:  # slow to import, and unused without a site
     from deployer.connected.site_profile.profile import Profile
@@ -34,12 +33,6 @@ def fitting(profile: "Profile", machine: str) -> "Profile | None":
     names = [name for name in profile.partitions if profile.partition(name)[1].architecture in (None, machine)]
     why = f"its processor is not {machine}, which this bundle is for"
     return profile.selected(names, None, why=why) if names else None
-
-
-def of_site(bundle: str, profile: "Profile") -> str:
-    """Return the path of the bundle for a site's nodes: FILE:MACHINE if the file has several bundles."""
-    machine = next(iter(_of_nodes(profile)), None) if several_bundles.in_file(bundle) else None
-    return f"{bundle}:{machine}" if machine else bundle
 
 
 def _of_nodes(profile: "Profile") -> list[str]:

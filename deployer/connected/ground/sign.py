@@ -13,12 +13,12 @@ from typing import IO, NamedTuple
 from deployer.connected.ground import progress
 from deployer.contract.base import json_records
 from deployer.contract.base.errors import IntegrityError, MissingTool, UsageError
-from deployer.contract.bundle import multiarch, plan_update, scan, sealed_file, sshsig
+from deployer.contract.bundle import plan_update, scan, sealed_file, sshsig
 from deployer.contract.bundle.sshsig import Key
 from deployer.system import files, process
-from deployer.system.trust import several_bundles, signature
+from deployer.system.trust import signature
 from deployer.system.trust.signature import SSH_KEYGEN
-from deployer.system.trust.verify import read_seal, size_of, start_of, verify
+from deployer.system.trust.verify import read_seal, size_of, verify
 
 #: Environment variables that ssh-keygen needs to reach an agent or security key, or to ask for a passphrase.
 _ENVIRONMENT = ("SSH_AUTH_SOCK", "SSH_ASKPASS", "SSH_ASKPASS_REQUIRE", "SSH_SK_PROVIDER", "DISPLAY", "TERM")
@@ -56,15 +56,13 @@ def sign(bundle: Path, key: Path) -> Signed:
     """
     if not key.is_file():
         raise UsageError(f"there is no key {key}", "give a private key, or the .pub file of a key in an ssh agent")
-    file, machine = several_bundles.split(str(bundle))
     try:
-        whole = open(file, "r+b", buffering=0)  # a buffer could keep bytes from before the tail is written
+        stream = open(bundle, "r+b", buffering=0)  # a buffer could keep bytes from before the tail is written
     except OSError as error:
         hint = "sign writes into the bundle: check the file's permissions"
         raise UsageError(f"cannot write to {bundle}: {error.strerror}", hint) from error
-    with whole, files.errors_named(f"sign {bundle}"):
-        _finish(several_bundles.one_of(whole, file, machine), bundle)
-        stream = several_bundles.one_of(whole, file, machine)
+    with stream, files.errors_named(f"sign {bundle}"):
+        _finish(stream, bundle)
         # Policies do not apply here: a bundle without a required signature must be accepted for signing.
         with progress.bar("verify", size_of(stream)) as advance:
             message = verify(stream, str(bundle), advance, policies=()).manifest_bytes
@@ -145,9 +143,7 @@ def _journal(bundle: Path) -> Path:
 
 
 def _write_tail(stream: IO[bytes], tail: bytes) -> None:
-    # The empty blocks at the end are there, or a file with several bundles lacks them.
-    place = start_of(stream) + size_of(stream) - sealed_file.TAIL
-    os.pwrite(stream.fileno(), tail[: -multiarch.END], place)
+    os.pwrite(stream.fileno(), tail, size_of(stream) - sealed_file.TAIL)
     os.fsync(stream.fileno())
 
 

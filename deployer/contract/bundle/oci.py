@@ -4,7 +4,7 @@ Source: OCI image-spec 1.0 (image-layout, manifest, config).
 """
 
 import hashlib
-from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple
 
 from deployer.contract.base import json_records
 from deployer.contract.base.json_records import Record
@@ -73,20 +73,9 @@ def manifest(configuration: Blob, layer: Blob, codec: str) -> bytes:
 
 def index(image_manifest: Blob, name: str, version: str, architecture: str) -> bytes:
     """Return the layout's index. Its only image is named NAME:VERSION, as podman and skopeo show it."""
-    return index_of(MANIFEST_TYPE, image_manifest, name, version, platform=_platform(architecture))
-
-
-def index_of(media_type: str, item: Blob, name: str, version: str, **fields: Record) -> bytes:
-    """Return a layout's index with one image, or one index of images."""
-    entry: Record = dict(_descriptor(media_type, item), **fields)
+    entry: Record = dict(_descriptor(MANIFEST_TYPE, image_manifest), platform=_platform(architecture))
     entry["annotations"] = {"org.opencontainers.image.ref.name": f"{name}:{version}"}
     return json_records.dumps({"schemaVersion": 2, "manifests": [entry]})
-
-
-def image_index(images: Sequence[Tuple[str, Blob]]) -> bytes:
-    """Return an index of image manifests for several architectures. Readers take the one for their machine."""
-    manifests = [dict(_descriptor(MANIFEST_TYPE, item), platform=_platform(name)) for name, item in images]
-    return json_records.dumps({"schemaVersion": 2, "mediaType": INDEX_TYPE, "manifests": manifests})
 
 
 def _platform(architecture: str) -> Record:

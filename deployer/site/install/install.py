@@ -26,7 +26,7 @@ from deployer.site.storage import data, frames, inventory, layers, scans, space,
 from deployer.site.storage.frames import FrameNote
 from deployer.site.storage.store import BYTECODE, ENGINE, MANIFEST, RECEIPT, ROOTFS, InstalledImage, Receipt, Store
 from deployer.system import files, workers
-from deployer.system.trust import policy, several_bundles, verify
+from deployer.system.trust import policy, verify
 
 
 class _Shares(NamedTuple):
@@ -91,7 +91,7 @@ def install(
         SpaceError: there is not enough space; if possible, this is detected before anything is written.
     """
     with ExitStack() as opened:
-        stream = arriving.stream if arriving else opened.enter_context(verify.opened(path, os.uname().machine))
+        stream = arriving.stream if arriving else opened.enter_context(verify.opened(path))
         # The digest that the seal claims is enough to find an image: it was verified at its install.
         seal = arriving.seal if arriving else verify.read_seal(stream, path)
         digest = seal.digest
@@ -222,7 +222,7 @@ def _shared(overlays: Iterable[str]) -> List[str]:
 
 
 def _copy(path: str, target: str) -> None:
-    with verify.opened(path, os.uname().machine) as source, files.published(target) as stream:
+    with verify.opened(path) as source, files.published(target) as stream:
         shutil.copyfileobj(source, stream, files.CHUNK)
 
 
@@ -230,9 +230,6 @@ def keep(path: str, store: Store, image: InstalledImage) -> str:
     """Move the file of an installed bundle to ROOT/bundles, where it replaces the previous bundle of that name."""
     target = store.bundle(image.receipt)
     if os.path.abspath(path) == target:
-        return target
-    if several_bundles.in_file(several_bundles.split(path)[0]):  # the file has others too, so it stays
-        _copy(path, target)
         return target
     with files.errors_named(f"move {path} to {target}"):
         os.makedirs(store.bundles, exist_ok=True)

@@ -18,7 +18,6 @@ from deployer.contract.bundle import sealed_file
 from deployer.contract.bundle.manifest import Manifest, Segment
 from deployer.contract.bundle.sealed_file import Seal
 from deployer.system import files
-from deployer.system.trust import several_bundles
 
 if TYPE_CHECKING:
     from deployer.system.trust.policy import Policy
@@ -81,7 +80,7 @@ class Verification:
     ) -> None:
         #: Who signed it.
         self.trust = whose
-        self._descriptor, self._start = stream.fileno(), start_of(stream)
+        self._descriptor = stream.fileno()
         self._path = path
         self.seal = seal
         self.digest = seal.digest
@@ -139,7 +138,6 @@ class Verification:
     def _pread(self, offset: int, size: int) -> bytes:
         with files.errors_named("read " + self._path):
             # Return when the file has the bytes, or will not get them.
-            offset += self._start
             while self._comes and os.fstat(self._descriptor).st_size < offset + size and self._comes():
                 pass
             data = os.pread(self._descriptor, size, offset)
@@ -152,25 +150,15 @@ class Verification:
 
 
 @contextmanager
-def opened(path: str, machine: Optional[str] = None) -> Iterator[IO[bytes]]:
-    """Yield the open file of a bundle, or the bundle for one processor in a file with several.
-
-    Args:
-        path: the file; of a file with several also FILE:MACHINE.
-        machine: the kernel's name of the processor if the path lacks it; None: there must be only one.
-
-    Raises:
-        UsageError: it cannot be opened, or has no bundle for this processor.
-        IntegrityError: the table of several bundles is damaged.
-    """
-    file, chosen = several_bundles.split(path)
+def opened(path: str) -> Iterator[IO[bytes]]:
+    """Yield the open file of a bundle. Raises UsageError if it cannot be opened."""
     try:
-        stream = files.open_regular(file, _CHUNK)
+        stream = files.open_regular(path, _CHUNK)
     except OSError as error:
         hint = "give the path of a bundle, a .tar file"
         raise UsageError(f"cannot open {path}: {error.strerror}", hint) from error
     with stream:
-        yield several_bundles.one_of(stream, file, chosen or machine)
+        yield stream
 
 
 def read_seal(stream: IO[bytes], path: str) -> Seal:
@@ -184,13 +172,8 @@ def read_seal(stream: IO[bytes], path: str) -> Seal:
 
 
 def size_of(stream: IO[bytes]) -> int:
-    """Return the bytes of an open bundle, also of one of several in a file."""
-    return stream.size if isinstance(stream, several_bundles.BundlePart) else os.fstat(stream.fileno()).st_size
-
-
-def start_of(stream: IO[bytes]) -> int:
-    """Return where an open bundle starts in its file, which may have several."""
-    return stream.start if isinstance(stream, several_bundles.BundlePart) else 0
+    """Return the bytes of an open bundle."""
+    return os.fstat(stream.fileno()).st_size
 
 
 def read_manifest_block(stream: IO[bytes], seal: Seal) -> bytes:
@@ -221,8 +204,6 @@ def begin(
         data = sealed_file.manifest_bytes(block, seal)
         whose = trust.establish(data, seal.signatures, policies)
         manifest = sealed_file.parse_manifest(data, seal)
-        if isinstance(stream, several_bundles.BundlePart):
-            stream.check(seal, manifest)
         return Verification(stream, path, seal, data, manifest, whose, arriving.comes if arriving else None)
 
 
