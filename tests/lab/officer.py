@@ -33,7 +33,7 @@ _WAYS = {
     "without all packages": "from deployer.connected.bundle.about import packages as p; "
     "p.of_tree = lambda tree: p.PackageInventory(); ",
 }
-_ROUNDS = 7
+_ROUNDS = 5
 
 
 def alarms(tops: list[str]) -> None:
