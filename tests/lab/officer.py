@@ -3,6 +3,13 @@
 .venv/bin/python -m tests.lab.officer secrets FOLDER...   # alarms in unpacked software, also in files of packages
 .venv/bin/python -m tests.lab.officer sbom ROOT SYFT      # our packages of a root folder, beside syft's
 .venv/bin/python -m tests.lab.officer cost ROOT           # processor time of pack, with and without, in turn
+
+The sets of software: ``pip download`` or apt, with dependencies, unpacked by zipfile and dpkg-deb. PyPI: airflow;
+ansible; awscli, boto3; azure-cli; celery, django; dask; datasets, torch 2.13.0, transformers; docker, fabric, pytest;
+flax, jax; gensim, nltk, spacy; google-cloud-storage; jupyterlab; anthropic, langchain, openai; matplotlib, pandas,
+scikit-learn; mlflow; mkdocs-material, sphinx; ray; scrapy; tensorflow; comet-ml, wandb. Debian 12: golang; maven,
+openjdk-17; nodejs, npm; then, not seen before: apache2, mariadb, php; gnuradio; nginx, postgresql; octave;
+openmpi-bin; r-base-core; rails; texlive-base.
 """
 
 import json
@@ -33,7 +40,7 @@ _WAYS = {
     "without all packages": "from deployer.connected.bundle.about import packages as p; "
     "p.of_tree = lambda tree: p.PackageInventory(); ",
 }
-_ROUNDS = 7
+_ROUNDS = 5
 
 
 def alarms(tops: list[str]) -> None:

@@ -10,7 +10,6 @@ from deployer.connected.bundle.kit import fetch
 from deployer.connected.bundle.kit.recipe import Recipe
 from deployer.connected.ground import this_machine
 from deployer.connected.image.definition.settings import BuildSettings
-from deployer.contract.base.errors import DeployerError, JobFailed
 from deployer.contract.base.shell import quoted
 from deployer.contract.elf.machines import BY_KERNEL
 from deployer.system import process
@@ -33,7 +32,7 @@ def make(made: Path, work: Path, host: BuildSettings, machine: str, say: Callabl
         MissingTool: mmdebstrap is missing.
         TransferError: a download failed.
         IntegrityError: a download does not match its pin.
-        JobFailed: the compilation or the test failed.
+        JobFailed: the compilation failed, or the program does not start.
     """
     version = f"v{RECIPE.pins()[SOURCE]['version'].partition('-')[0]}"
     say(f"kit: fetch the source of age {version} and Debian's Go compiler")
@@ -47,21 +46,9 @@ def make(made: Path, work: Path, host: BuildSettings, machine: str, say: Callabl
     argv.append("filippo.io/age/cmd/age")
     environment = {**process.base_environment(), **settings, **{key: str(path) for key, path in places.items()}}
     program = [str(places["GOROOT"] / "bin/go"), *argv[1:]]
-    done = process.run(program, _TIMEOUT, environment, cwd=str(work), check=False, hint=RECIPE.leave_out)
-    if done.returncode != 0:
-        raise JobFailed(f"the kit's age does not compile: {done.last_words()}", RECIPE.leave_out)
-    check(work / PROGRAM, version, RECIPE.tools(machine).untested)
+    process.run(program, _TIMEOUT, environment, cwd=str(work), hint=RECIPE.leave_out)
+    process.run([str(work / PROGRAM), "--version"], 60, hint=RECIPE.tools(machine).untested)
     licences = sorted(root.glob("usr/share/doc/*/copyright"))
     command = " ".join(f"{key}={value}" for key, value in settings.items()) + f" {quoted(argv)}"
     text = RECIPE.readme(machine, command) + "\n\n".join(path.read_text() for path in licences)
     RECIPE.finish(work / PROGRAM, made, text)
-
-
-def check(program: Path, version: str, hint: str) -> None:
-    """Raise JobFailed unless the program starts and has this version."""
-    try:
-        answer = process.run([str(program), "--version"], 60).stdout.strip()
-    except DeployerError as error:
-        raise JobFailed(f"the kit's age does not start: {error.message}", hint) from error
-    if answer != version:
-        raise JobFailed(f"the kit's age has the version {answer[:100]}, not {version}", hint)

@@ -202,16 +202,6 @@ def test_a_ch_run_has_to_pass_a_test(tmp_path: Path, library: str, version: str,
         charliecloud.check(tmp_path, "0.31", "x86_64")
 
 
-@pytest.mark.parametrize(("body", "said"), [("echo v1", ""), ("echo v2", "the version v2"), ("exit 1", "not start")])
-def test_an_age_has_to_pass_a_test(tmp_path: Path, body: str, said: str) -> None:
-    program = running.program(tmp_path, "age", f"#!/bin/sh\n{body}\n")
-    if not said:
-        age.check(program, "v1", "")
-        return
-    with pytest.raises(JobFailed, match=said):
-        age.check(program, "v1", "")
-
-
 def _fake(folder: Path, last: str) -> Path:
     """Return a proot that forgets all its options and does what ``last`` says."""
     path = folder / "proot"
