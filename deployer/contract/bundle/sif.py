@@ -51,14 +51,13 @@ def find(read: Callable[[int, int], bytes], size: int) -> SifContents:
         UsageError: the file is cut or damaged, or deployer cannot use its root filesystem.
     """
     whole = read(0, _HEADER.size).ljust(_HEADER.size, b"\0")
-    _, _, version, _, _, _, _, _, total, offset, _, data, length = _HEADER.unpack(whole)
-    if version[:2] != _START[2] or not 0 <= total <= _MOST or offset < 0 or data < 0 or length < 0:
+    _, _, version, _, _, _, _, _, total, offset, *_ = _HEADER.unpack(whole)
+    if version[:2] != _START[2] or not 0 <= total <= _MOST or offset < 0:
         raise UsageError("the header of the SIF file is damaged")
-    if max(offset + total * _DESCRIPTOR.size, data + length) > size:
-        raise UsageError(f"the SIF file is cut: it has {size} bytes, and its header says {data + length}")
-    used = [row for row in _DESCRIPTOR.iter_unpack(read(offset, total * _DESCRIPTOR.size)) if row[1]]
-    if any(min(row[5:7]) < 0 or row[5] + row[6] > size for row in used):
-        raise UsageError("the SIF file is damaged: an object lies outside the file")
+    table = read(offset, total * _DESCRIPTOR.size) if offset + total * _DESCRIPTOR.size <= size else b""
+    used = [row for row in _DESCRIPTOR.iter_unpack(table) if row[1]]
+    if (total and not table) or any(min(row[5:7]) < 0 or row[5] + row[6] > size for row in used):
+        raise UsageError(f"the SIF file is cut or damaged: it has {size} bytes, and one of its objects is outside")
     partitions = [(row, *_PARTITION.unpack_from(row[-1])) for row in used if row[0] == _OF_PARTITION]
     primary = [each for each in partitions if each[2] == _PRIMARY]
     if len(primary) != 1:
