@@ -70,9 +70,8 @@ def check_installed(store: Store, digest: str) -> None:
         Refused: as ``check``; or others than the store's owner can change the image.
     """
     image = store.carrying(digest)
-    if image:
-        roots = {store.root, image.store.root}
-        check(image.store, digest, [one for root in roots for one in policy.load(root)])
+    place = image.store if image else store
+    check(place, digest, [one for root in {store.root, place.root} for one in policy.load(root)])
 
 
 def unused(store: Store) -> List[str]:
