@@ -19,6 +19,7 @@ from deployer.site.jobs import groups, jobs, result, schedulers
 from deployer.site.jobs.schedulers.interface import NotTaken
 from deployer.site.run import jobfolder
 from deployer.site.storage import unfinished
+from deployer.site.storage.store import Store
 from deployer.system import files
 
 _NAME = re.compile(r"^(.+)-\d{8}T\d{6}-[0-9a-f]{4,8}$")
@@ -33,7 +34,7 @@ def continue_job(folder: str) -> str:
         JobFailed: no more jobs may continue this one.
         UsageError: the folder is not a job's, or the job cannot be continued.
         Refused, TransferError: the batch system did not accept the job. If it may have accepted it anyway, the next
-            folder and the state in it are kept.
+            folder and the state in it are kept. Or the group's store with the image is no longer safe.
     """
     launch = result.launch(folder)
     if launch.warn is None:
@@ -43,6 +44,7 @@ def continue_job(folder: str) -> str:
             "the job saved its state, and no job is left to continue it",
             f"run it again with a larger --again; its state: {os.path.join(folder, result.CHECKPOINT)}",
         )
+    Store(os.path.dirname(os.path.dirname(folder))).mark(launch.digest)
     target = _copy(folder, launch._replace(again=launch.again - 1, previous=launch.job), result.SCRIPT)
     try:
         scheduler, after = schedulers.known(launch.scheduler), jobs.job_id(folder)

@@ -15,7 +15,7 @@ from deployer.site.run.prepare.render import render
 from deployer.site.run.prepare.request import RunRequest
 from deployer.site.run.prepare.resolve import resolve
 from deployer.site.run.prepare.start_option import choose_option
-from deployer.site.storage import events, unfinished
+from deployer.site.storage import events, scans, unfinished
 from deployer.site.storage.store import Store
 from deployer.system import files, terminal
 
@@ -78,7 +78,8 @@ def repeat(folder: str) -> Tuple[str, List[int], int]:
 
     Raises:
         UsageError: the folder is not a group's.
-        Refused, TransferError: as in ``submit``; or an earlier submission had no answer.
+        Refused, TransferError: as in ``submit``; or an earlier submission had no answer; or the image's scan, or the
+            group's store with it, is no longer accepted.
     """
     group, only = groups.group_of(folder)
     if not groups.is_group(group):
@@ -90,6 +91,9 @@ def repeat(folder: str) -> Tuple[str, List[int], int]:
     seen = {number: task for number, task in jobs.tasks(group).items() if only in (None, number)}
     wanted = [number for number, task in seen.items() if not task.active and task.exit_code != 0]
     if wanted:
+        store, digest = Store(os.path.dirname(os.path.dirname(group))), result.launch(group).digest
+        scans.check_installed(store, digest)
+        store.mark(digest)
         groups.write(group, own.submitting(",".join(map(str, wanted))))
         text = groups.ARRAY_LINE.sub(r"array=%d\1" % (len(own.arrays) + 1), show_script(group), 1)
         files.write_text(os.path.join(group, result.SCRIPT), text, 0o777)

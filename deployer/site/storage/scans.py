@@ -63,6 +63,17 @@ def check(store: Store, digest: str, policies: Optional[Sequence[Policy]] = None
         _verified(files.read_bytes(path, limit=plan_update.MAX_SIZE), path, policies, digest)
 
 
+def check_installed(store: Store, digest: str) -> None:
+    """Check the scan of an installed image, which may be a group's: then also under the policies of the group's store.
+
+    Raises:
+        Refused: as ``check``; or others than the store's owner can change the image.
+    """
+    image = store.carrying(digest)
+    place = image.store if image else store
+    check(place, digest, [one for root in {store.root, place.root} for one in policy.load(root)])
+
+
 def unused(store: Store) -> List[str]:
     """Return the scans of bundles that are not installed."""
     installed = {path_of(store, image.receipt.digest) for image in store.own()}

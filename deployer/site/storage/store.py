@@ -354,6 +354,11 @@ class Store:
             group.check(joined, [*paths, *filter(files.lexists, [image.bundle])])
         return image
 
+    def mark(self, digest: str) -> None:
+        """Note that a further job of this user uses an image, if it is a group's. Raises Refused as ``newest``."""
+        image = self.carrying(digest)
+        group.mark([image.folder] if image else [])
+
     def check_own(self, image: InstalledImage) -> None:
         """Raise Refused for an image of the group, which only the store's owner may change."""
         if image.store.root != self.root:

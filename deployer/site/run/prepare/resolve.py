@@ -15,7 +15,6 @@ from deployer.site.install import mount_points
 from deployer.site.run.prepare.request import RunRequest, Settled, settle
 from deployer.site.storage import data, group, inventory, scans
 from deployer.site.storage.store import InstalledImage, Store
-from deployer.system.trust import policy
 
 
 class ResolvedRun(NamedTuple):
@@ -38,8 +37,7 @@ class ResolvedRun(NamedTuple):
 def resolve(store: Store, request: RunRequest, own: Optional[Job]) -> ResolvedRun:
     """Find the image, plan and job of ``request``, and compute the layout."""
     installed = store.find(request.image)
-    policies = [one for root in {store.root, installed.store.root} for one in policy.load(root)]
-    scans.check(installed.store, installed.receipt.digest, policies)
+    scans.check_installed(store, installed.receipt.digest)
     if not request.just_checked:
         inventory.check(installed)
     manifest = installed.manifest()

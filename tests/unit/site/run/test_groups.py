@@ -127,6 +127,18 @@ def test_the_states_of_a_group_and_its_tasks(group, store, programs, capfd):
     assert f"hint: logs {name}.0" in capfd.readouterr().err
 
 
+def test_a_repeat_obeys_a_scan_or_a_group_s_store_that_is_no_longer_accepted(group, tmp_path, monkeypatch):
+    def refuse(*_):
+        raise Refused("no scan")
+
+    start(group, "71_1", exit_code=1)
+    before = (tmp_path / "asked").read_text()
+    monkeypatch.setattr(run.scans, "check_installed", refuse)
+    with pytest.raises(Refused, match="no scan"):
+        run.repeat(group)
+    assert (tmp_path / "asked").read_text() == before
+
+
 def test_only_tasks_that_failed_or_never_ran_are_repeated_in_their_folders(group, store, programs, tmp_path, capfd):
     name = os.path.basename(group)
     start(group, "71_0", exit_code=0)

@@ -7,12 +7,13 @@ import time
 import pytest
 
 from deployer.cli.site import main
+from deployer.contract.base import json_records
 from deployer.contract.base.errors import EXIT_DONE, Refused, UsageError
 from deployer.contract.proof.evidence import Launch
 from deployer.site.container import caches
 from deployer.site.install import install, remove
 from deployer.site.jobs import result
-from deployer.site.storage import group, inventory
+from deployer.site.storage import group, inventory, scans
 from deployer.site.storage.store import Store
 from tests import bundles, running
 from tests.others import NOBODY, somebody_else
@@ -136,6 +137,20 @@ def test_a_store_that_became_another_is_refused(shared, mine):
 def test_join_wants_a_root_folder_with_images_that_is_not_ones_own(tmp_path, mine, folder, capsys):
     assert main.main(["join", str(tmp_path / folder), "--root", mine.root]) == UsageError.exit_code
     assert "is not the root folder of somebody's images" in capsys.readouterr().err
+
+
+def test_scans_are_those_of_the_store_under_the_policies_of_both(shared, mine):
+    digest = mine.find("tiny").receipt.digest
+    scans.check_installed(mine, digest)
+    for root in (shared.root, mine.root):
+        path = os.path.join(root, "policy.json")
+        running.write(path, json_records.stamped("policy", {"scan": {"days": 30, "severity": "critical"}}))
+        with pytest.raises(Refused, match=f"{path} demands a scan of the bundle"):
+            scans.check_installed(mine, digest)
+        os.unlink(path)
+    os.chmod(shared.images, 0o777)
+    with pytest.raises(Refused, match="cannot be trusted"):
+        scans.check_installed(mine, digest)
 
 
 def test_a_damaged_record_is_an_error(mine):
