@@ -17,10 +17,9 @@ from deployer.contract.bundle.job import check_time, seconds
 from deployer.contract.rules.findings import ACCEPTABLE
 from deployer.contract.site.plan import LAUNCHES, STAGINGS
 from deployer.contract.site.runtime_table import SUPPORTED
-from deployer.site.jobs import ending, groups, jobs, overview
+from deployer.site.jobs import ending, jobs, overview
 from deployer.site.jobs import result as results
 from deployer.site.proof.rank_record import WARN
-from deployer.site.storage import scans
 from deployer.site.storage.store import REFERENCE, Store, locate
 from deployer.system import files, terminal
 
@@ -228,7 +227,6 @@ def _retry(args: argparse.Namespace) -> None:
 
     store = locate(args.root)
     folder = jobs.find(store, args.job)
-    scans.check(store, results.launch(groups.group_of(folder)[0]).digest)
     job_id, tasks, active = run.repeat(folder)
     listed = ", ".join(map(str, tasks)) or "none to repeat"
     line = f"tasks of {args.job}: {listed}" + (f"; submitted as {job_id}" if tasks else "") + f"; {active} are active"
