@@ -38,7 +38,9 @@ def add_parsers(subparsers: Any) -> None:
     common.flag(command, "--json", "print the findings for programs")
 
     command = common.add_command(subparsers, "schema", _schema, has_record=False)
-    common.flag(command, "--table", "print a Markdown table for people instead")
+    instead = command.add_mutually_exclusive_group()
+    common.flag(instead, "--table", "print a Markdown table for people instead")
+    common.add(instead, "--output", "COMMAND", "print the JSON schema of what `COMMAND --json` prints", nargs="+")
 
 
 def _init(args: argparse.Namespace) -> None:
@@ -85,7 +87,11 @@ def _lint(args: argparse.Namespace) -> None:
 
 
 def _schema(args: argparse.Namespace) -> None:
-    if args.table:
+    if args.output:
+        from deployer.cli.laptop import outputs  # it imports what all commands need
+
+        terminal.show_json(outputs.schema(" ".join(args.output)), indent=2)
+    elif args.table:
         terminal.show_text(table(schema()))
     else:
         terminal.show_json(schema(), indent=2)
