@@ -96,6 +96,26 @@ def test_a_job_on_two_nodes(podman: Site, staging: str) -> None:
         assert rank["mpi_identity"] == rank["host_mpi_identity"]
 
 
+def test_where_gives_podman_the_same_container(site: Site, plan: Callable[..., str]) -> None:
+    """By hand, as a workflow manager would, without deployer's own start of podman."""
+    plan(start_options=_options(plan_record(site, "lab"), "folder"))
+    place = json.loads(site.tool("where", "hello-mpi", "--plan", "changed", "--format", "podman", "--json"))
+    code = "import json, os; print(json.dumps([dict(os.environ), os.listdir('/deployer'), os.listdir('/opt/intel')]))"
+    own = ["podman", "run", "--rm", "--cgroups=disabled", "--network=host", "--read-only"]
+    words = [*own, *place["options"], "--rootfs", place["image"], "python3", "-c", code]
+    ours, theirs = (
+        json.loads(said.splitlines()[-1])
+        for said in (
+            site.tool("exec", "--plan", "changed", "hello-mpi", "--", "python3", "-c", shlex.quote(code)),
+            site.alice(shlex.join(words)),
+        )
+    )
+    assert ours[1:] == theirs[1:]
+    assert "/opt/intel/mpi/2021.15" in place["binds"]
+    assert {name: theirs[0].get(name) for name in place["environment"]} == place["environment"]
+    assert set(ours[0]) - set(theirs[0]) <= {"HOME", "TMPDIR"}  # private, for each process
+
+
 def test_open_mpi_starts_by_pmix(podman: Site, plan: Callable[..., str]) -> None:
     record = plan_record(podman, "lab-openmpi")
     plan(**{**record, "site": "changed", "start_options": _options(record, "folder")})
