@@ -11,9 +11,11 @@ from typing import Any
 import jsonschema
 import pytest
 
-from deployer.cli.laptop import outputs
 from deployer.connected.transfer.remote import Remote
 from deployer.system import terminal
+from scripts import output_schemas
+
+SCHEMAS = output_schemas.schemas()
 
 #: The commands whose records were seen in this run, for the test that prints them all.
 SEEN: set[str] = set()
@@ -40,14 +42,14 @@ def closed(schema: Any) -> Any:
 @functools.cache
 def validator(command: str) -> Any:
     """Return what checks a command's records."""
-    schema = closed(outputs.schema(command))
+    schema = closed(SCHEMAS[command])
     jsonschema.Draft202012Validator.check_schema(schema)
     return jsonschema.Draft202012Validator(schema)
 
 
 def check(command: str, record: Any) -> None:
     """Check a record, unless deployer itself alone calls this command."""
-    if command in outputs.COMMANDS:
+    if command in SCHEMAS:
         SEEN.add(command)
         error = jsonschema.exceptions.best_match(validator(command).iter_errors(json.loads(json.dumps(record))))
         assert error is None, f"{command}: {error.json_path}: {error.message}"

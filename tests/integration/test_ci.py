@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from tests.conftest import ROOT
-from tests.signing import make_key
 from tests.unit.connected.bundle.about.test_scan import GRYPE
+from tests.unit.connected.ground.test_sign import make_key
 
 pytestmark = [
     pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(1800),

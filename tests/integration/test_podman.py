@@ -101,8 +101,11 @@ def test_where_gives_podman_the_same_container(site: Site, plan: Callable[..., s
     plan(start_options=_options(plan_record(site, "lab"), "folder"))
     place = json.loads(site.tool("where", "hello-mpi", "--plan", "changed", "--format", "podman", "--json"))
     code = "import json, os; print(json.dumps([dict(os.environ), os.listdir('/deployer'), os.listdir('/opt/intel')]))"
-    own = ["podman", "run", "--rm", "--cgroups=disabled", "--network=host", "--read-only"]
-    words = [*own, *place["options"], "--rootfs", place["image"], "python3", "-c", code]
+    # Without ranges of user numbers, control groups of the user's own and a new /proc, as on a node of the lab.
+    start = "unshare --user --map-root-user --mount podman --cgroup-manager=cgroupfs --storage-driver=vfs"
+    start += " --root=/tmp/p/root --runroot=/tmp/p/run --tmpdir=/tmp/p/tmp --events-backend=none run --rm --read-only"
+    start += " --network=host --pid=host --volume=/proc:/proc:rslave --volume=/sys:/sys:rslave"
+    words = [*start.split(), *place["options"], "--rootfs", place["image"], "python3", "-c", code]
     ours, theirs = (
         json.loads(said.splitlines()[-1])
         for said in (

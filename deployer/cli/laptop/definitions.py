@@ -1,6 +1,7 @@
 """Commands to write definitions: init, lint, schema."""
 
 import argparse
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,13 @@ from deployer.connected.image.definition.definition import load, schema
 from deployer.connected.image.definition.reference import table
 from deployer.connected.image.lint.lint import lint
 from deployer.contract.base.errors import Refused, UsageError
+from deployer.contract.base.guess import guess
 from deployer.contract.base.text import counted
 from deployer.contract.rules.findings import errors
 from deployer.system import terminal
+
+#: The schemas of records by command, which scripts/output_schemas.py makes.
+_OUTPUTS = Path(__file__).with_name("outputs.json")
 
 
 def add_parsers(subparsers: Any) -> None:
@@ -88,9 +93,10 @@ def _lint(args: argparse.Namespace) -> None:
 
 def _schema(args: argparse.Namespace) -> None:
     if args.output:
-        from deployer.cli.laptop import outputs  # it imports what all commands need
-
-        terminal.show_json(outputs.schema(" ".join(args.output)), indent=2)
+        known, command = json.loads(_OUTPUTS.read_text()), " ".join(args.output)
+        if command not in known:
+            raise UsageError(f"no command {command!r} prints a record{guess(command, known)}", "see: docs/records.md")
+        terminal.show_json(known[command], indent=2)
     elif args.table:
         terminal.show_text(table(schema()))
     else:

@@ -14,7 +14,6 @@ import tarfile
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 from deployer.connected.ground import caches, engine
 from deployer.connected.ground.locked_folder import BUILD, LockedFolder
@@ -36,13 +35,6 @@ _PACK = "pack it where it is installed: conda-pack --prefix ENVIRONMENT --output
 _MEMBER, _PIXI = "environment.tar", "pixi-pack.json"
 
 
-class _Packed(NamedTuple):
-    """What an archive has: the paths of its files, and the platforms of its packages."""
-
-    paths: set[str]
-    platforms: set[str]
-
-
 def add(build: ImageBuild, base: str, path: Path, proxies: Mapping[str, str]) -> str:
     """Return the id of an image: ``base`` and the environment in a file.
 
@@ -56,48 +48,48 @@ def add(build: ImageBuild, base: str, path: Path, proxies: Mapping[str, str]) ->
     """
     config = engine.image_config(build.client, base)
     platform = _PLATFORMS.get(config["Architecture"], config["Architecture"])
-    packed, archive = None if _FILES.search(path.name) else _read(path), path
-    made = packed is None or _PIXI in packed.paths
-    if packed is None or made:
-        archive = _made(path, platform, packed is not None, proxies)
-        packed = _read(archive)
-    others = packed.platforms - {platform, "noarch"}
+    archive, is_file = path, bool(_FILES.search(path.name))
+    made = is_file or _PIXI in _read(path)[0]
+    if made:
+        archive = _made(path, platform, is_file, proxies)
+    paths, platforms = _read(archive)
+    others = platforms - {platform, "noarch"}
     if others:
         raise UsageError(f"{path} is for {', '.join(sorted(others))}, and the base for {platform}", _PACK)
     lines = ["ARG BASE", "FROM ${BASE}", "USER 0", f"ADD {_MEMBER} {PREFIX}/"]
     lines.append(f"ENV PATH={PREFIX}/bin:$PATH CONDA_PREFIX={PREFIX}")
     if not made:
-        if not {"bin/conda-unpack", "bin/python"} <= packed.paths:
+        if not {"bin/conda-unpack", "bin/python"} <= paths:
             raise UsageError(
                 f"{path} lacks bin/conda-unpack, or the Python that runs it", f"{_PACK}, with Python in it"
             )
         lines.append(f'RUN ["{PREFIX}/bin/python", "{PREFIX}/bin/conda-unpack"]')
-    if any(name.startswith("etc/conda/activate.d/") for name in packed.paths):
+    if any(name.startswith("etc/conda/activate.d/") for name in paths):
         build.transcript.say(f"{path.name}: nothing runs its scripts in etc/conda/activate.d; set their variables")
     lines += [f"USER {config['User']}"] * bool(config["User"])
     return build.of_context({"Dockerfile": "\n".join(lines).encode()}, {_MEMBER: archive})
 
 
-def _read(path: Path) -> _Packed:
-    """Return what a packed environment has. Raises UsageError."""
-    found = _Packed(set(), set())
+def _read(path: Path) -> tuple[set[str], set[str]]:
+    """Return the paths of the files in a packed environment, and the platforms of its packages. Raises UsageError."""
+    paths, platforms = set[str](), set[str]()
     try:
         with tarfile.open(path) as archive:
             for member in archive:
                 name = posixpath.normpath(member.name)
                 if name == ".." or name.startswith(("/", "../")):
                     raise UsageError(f"{path}: {printable(name)} would be outside {PREFIX}", _PACK)
-                found.paths.add(name)
+                paths.add(name)
                 if re.fullmatch(r"conda-meta/[^/]+\.json", name) and (stream := archive.extractfile(member)):
-                    found.platforms.update(each.decode() for each in _SUBDIR.findall(stream.read(_MOST)))
+                    platforms.update(each.decode() for each in _SUBDIR.findall(stream.read(_MOST)))
     except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, OSError) as error:
         raise UsageError(f"{path} is not a whole environment of conda-pack or pixi-pack: {error}", _PACK) from error
-    if not found.platforms and _PIXI not in found.paths:
+    if not platforms and _PIXI not in paths:
         raise UsageError(f"{path} is not an environment: it has no packages in conda-meta", _PACK)
-    return found
+    return paths, platforms
 
 
-def _made(path: Path, platform: str, is_packed: bool, proxies: Mapping[str, str]) -> Path:
+def _made(path: Path, platform: str, is_file: bool, proxies: Mapping[str, str]) -> Path:
     """Return an archive, packed for PREFIX, of the environment of a file. Raises UsageError, MissingTool."""
     entry = caches.CONDA.folder / caches.key(files.sha256_file(str(path)), platform)
     archive = entry / _MEMBER
@@ -105,11 +97,10 @@ def _made(path: Path, platform: str, is_packed: bool, proxies: Mapping[str, str]
         pack = [_program("conda-pack"), "--quiet", f"--dest-prefix={PREFIX}"]
         with caches.CONDA.new_entry(entry.name) as new, LockedFolder(BUILD) as scratch:
             made = f"{scratch}/env"
-            if is_packed:
-                argv = [_program("pixi-unpack"), "--output-directory", scratch, str(path)]
-            else:
-                argv = [_program("micromamba", "mamba"), "create", "--yes", "--quiet", f"--platform={platform}"]
-                argv += [f"--prefix={made}", f"--file={path}"]
+            argv = [_program("pixi-unpack"), "--output-directory", scratch, str(path)] if not is_file else [
+                _program("micromamba", "mamba"), "create", "--yes", "--quiet", f"--platform={platform}",
+                f"--prefix={made}", f"--file={path}",
+            ]  # fmt: skip
             for command in argv, [*pack, f"--prefix={made}", f"--output={new / _MEMBER}"]:
                 variables = {**process.base_environment("MAMBA_ROOT_PREFIX"), **proxies}
                 done = process.run(command, _SECONDS, variables, cwd=str(path.parent), check=False)

@@ -8,7 +8,7 @@ import re
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -52,24 +52,7 @@ def resolve(requirements: Path, digest: str, target: Target, sources: Indexes, k
     return Lock(target._replace(packages={}), digest, pins, of_image)
 
 
-def held_back(requirements: Path, target: Target, sources: Indexes, pins: Sequence[Pin]) -> Iterator[str]:
-    """Yield a remark for each requirement whose newest release is not locked.
-
-    Another package may allow only an older release. Or the newest release depends on something without a wheel. uv then
-    silently goes back, if necessary by years, to a release whose dependencies all have wheels.
-    """
-    locked = {pin.name: pin.version for pin in pins}
-    for newest in _pins_of(_compiled(requirements, target, sources, (), "--no-deps"), target)[0]:
-        was = locked.get(newest.name, newest.version)
-        if Version(was) < Version(newest.version):
-            yield (
-                f"{newest.name} {was} is locked, not {newest.version}: another package allows only an older one, or "
-                f"something that {newest.version} depends on has no wheel. To see what, require "
-                f"{newest.name}=={newest.version}"
-            )
-
-
-def _compiled(requirements: Path, target: Target, sources: Indexes, kept: Sequence[Pin], *options: str) -> str:
+def _compiled(requirements: Path, target: Target, sources: Indexes, kept: Sequence[Pin]) -> str:
     """Return the pylock.toml written by uv. Raises UsageError, TransferError."""
     with tempfile.TemporaryDirectory(prefix="deployer-resolve-") as folder:
         output = Path(folder) / "pylock.toml"
@@ -85,7 +68,7 @@ def _compiled(requirements: Path, target: Target, sources: Indexes, kept: Sequen
             uv.find_uv_bin(), "pip", "compile", "--quiet", "--no-config", "--no-header", "--format=pylock.toml",
             "--only-binary=:all:", "--no-python-downloads", f"--python={sys.executable}",
             f"--python-version={target.python[0]}.{target.python[1]}", f"--python-platform={platform(target)}",
-            str(asked), *options, f"--constraint={constraints}", f"--output-file={output}", *sources.uv_options,
+            str(asked), f"--constraint={constraints}", f"--output-file={output}", *sources.uv_options,
         ]  # fmt: skip
         environment = process.base_environment("XDG_CACHE_HOME")
         environment |= {"UV_PYTHON_DOWNLOADS": "never", **sources.uv_environment}
@@ -117,7 +100,7 @@ def _hashes(requirements: Path) -> dict[str, set[str]]:
     return found
 
 
-def _pins_of(text: str, target: Target, allowed: Mapping[str, set[str]] = {}) -> tuple[tuple[Pin, ...], dict[str, str]]:
+def _pins_of(text: str, target: Target, allowed: Mapping[str, set[str]]) -> tuple[tuple[Pin, ...], dict[str, str]]:
     """Return the pins of a pylock.toml, and the image's packages that they depend on.
 
     Args:

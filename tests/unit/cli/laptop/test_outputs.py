@@ -9,10 +9,11 @@ import jsonschema
 import pytest
 
 from deployer.cli.laptop import main as laptop
-from deployer.cli.laptop import outputs
 from deployer.cli.site import common
 from deployer.cli.site import main as site
+from scripts import output_schemas
 from tests import checked_records
+from tests.checked_records import SCHEMAS
 from tests.conftest import ROOT
 
 
@@ -25,6 +26,11 @@ def with_json(words: tuple[str, ...], parser: argparse.ArgumentParser) -> Iterat
             yield from with_json((*words, str(name)), verb)
 
 
+def test_the_file_of_the_package_is_up_to_date() -> None:
+    """If it is not: .venv/bin/python -m scripts.output_schemas."""
+    assert output_schemas.FILE.read_text() == output_schemas.text()
+
+
 def test_each_command_with_a_record_has_a_schema() -> None:
     fronts = (laptop.front(), site.front())
     commands = {
@@ -33,10 +39,10 @@ def test_each_command_with_a_record_has_a_schema() -> None:
         for name, parser in zip(front.table, front.command_parsers(), strict=True)
         for found in with_json((name,), parser)
     }
-    assert commands - {"profile schema"} == set(outputs.COMMANDS)
+    assert commands - {"profile schema"} == set(SCHEMAS)
 
 
-@pytest.mark.parametrize("command", outputs.COMMANDS)
+@pytest.mark.parametrize("command", SCHEMAS)
 def test_it_is_printed_and_valid(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert laptop.main(["schema", "--output", *command.split()]) == 0
     schema = json.loads(capsys.readouterr().out)
@@ -45,7 +51,7 @@ def test_it_is_printed_and_valid(command: str, capsys: pytest.CaptureFixture[str
 
 
 def test_a_type_that_contains_itself_and_the_words_of_docstrings() -> None:
-    schema = outputs.schema("status")
+    schema = SCHEMAS["status"]
     assert schema["$ref"] == "#/$defs/Status"
     job = schema["$defs"]["Status"]
     assert job["properties"]["tasks"]["items"] == {"$ref": "#/$defs/Status"}
@@ -76,7 +82,7 @@ def test_the_documents_have_the_same_keys() -> None:
     rows = re.findall(r"^\| (`[a-z].*?) \| (.*) \|$", text, re.MULTILINE)
     for words, keys in rows:
         group = next((word for word in ("profile ", "cache ") if words.startswith(f"`{word}")), "")
-        commands = {group + name for name in re.findall(rf"`(?:{group})?([a-z-]+)", words)} & outputs.COMMANDS.keys()
-        known = "".join(json.dumps(outputs.schema(command)) for command in commands)
+        commands = {group + name for name in re.findall(rf"`(?:{group})?([a-z-]+)", words)} & SCHEMAS.keys()
+        known = "".join(json.dumps(SCHEMAS[command]) for command in commands)
         unknown = {key for key in re.findall(r"`(\w+)`", keys) if commands and f'"{key}"' not in known}
-        assert unknown <= {*outputs.COMMANDS, "value", "from"}, words  # those of each setting
+        assert unknown <= {*SCHEMAS, "value", "from"}, words  # those of each setting

@@ -1,8 +1,10 @@
-"""schema --output: the JSON schemas of what commands print with --json, made from the types of their records.
+"""The JSON schemas of what commands print with --json, made from the types of their records.
 
-Where a command makes its record without a type, the keys are here. Tests check every record that they print.
+Where a command makes its record without a type, the keys are here. `python -m scripts.output_schemas` writes the file
+that `deployer schema --output` reads; a test compares it, and tests check every record that they print.
 """
 
+import json
 import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,8 +25,6 @@ from deployer.connected.site_profile.gaps import Gap
 from deployer.connected.transfer.capture_site import CapturedPartition
 from deployer.connected.transfer.push import FolderPush, Pushed
 from deployer.connected.transfer.push_plan import PushedPlan
-from deployer.contract.base.errors import UsageError
-from deployer.contract.base.guess import guess
 from deployer.contract.bundle.job import Job
 from deployer.contract.bundle.manifest import Manifest
 from deployer.contract.bundle.scan import Scan, Vulnerability
@@ -154,15 +154,22 @@ COMMANDS: Mapping[str, Sequence[Any]] = {
 }  # fmt: skip
 
 
-def schema(command: str) -> Schema:
-    """Return the JSON schema of a command's record. Raises UsageError if the command prints none."""
-    forms = COMMANDS.get(command)
-    if forms is None:
-        raise UsageError(f"no command {command!r} prints a record{guess(command, COMMANDS)}", "see: records.md")
+def schemas() -> dict[str, Schema]:
+    """Return the JSON schema of each command's record."""
+    return {command: _schema(command, forms) for command, forms in COMMANDS.items()}
+
+
+def _schema(command: str, forms: Sequence[Any]) -> Schema:
     shown = _Shown()
     found = [shown.of(form) for form in forms]
     top = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": f"deployer {command} --json"}
     return {**top, **(found[0] if len(found) == 1 else {"anyOf": found}), "$defs": shown.types}
+
+
+def text() -> str:
+    """Return the text of the file that the package has: a line per command."""
+    lines = (f"{json.dumps(command)}: {json.dumps(found)}" for command, found in schemas().items())
+    return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 class _Shown:
@@ -214,3 +221,10 @@ class _Shown:
         }
         required = [key for key in each if not key.startswith("?")]
         return {"type": "object", "properties": properties, "required": required}
+
+
+#: Where the package has the schemas.
+FILE = Path(__file__).parents[1] / "deployer" / "cli" / "laptop" / "outputs.json"
+
+if __name__ == "__main__":
+    FILE.write_text(text())
