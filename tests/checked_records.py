@@ -6,9 +6,10 @@ import json
 import os
 import sys
 from collections.abc import Iterator
+from types import FrameType
 from typing import Any
 
-import jsonschema
+import jsonschema  # type: ignore[import-untyped]
 import pytest
 
 from deployer.connected.transfer.remote import Remote
@@ -57,12 +58,12 @@ def check(command: str, record: Any) -> None:
 
 def _command() -> str:
     """Return the command that is being run: that of the innermost parsed arguments."""
-    frame = sys._getframe(1)
-    while frame:
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
         args = frame.f_locals.get("args")
         if isinstance(args, argparse.Namespace) and hasattr(args, "command"):
             return " ".join(filter(None, [args.command, getattr(args, "verb", "")]))
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return ""
 
 

@@ -36,11 +36,10 @@ class Conda:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.channel, self.bin = folder, folder / "channel", folder / "bin"
-        words = [sys.executable, "-m", "venv", folder / "venv"]
-        subprocess.run(words, check=True)
+        subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
         self.python = folder / "venv/bin/python"
-        words = [self.python, "-m", "pip", "install", "--quiet", "--no-deps", "--require-hashes"]
-        subprocess.run([*words, "--requirement", ROOT / "tests/lab/conda.txt"], check=True, timeout=800)
+        pip = [str(self.python), "-m", "pip", "install", "--quiet", "--no-deps", "--require-hashes"]
+        subprocess.run([*pip, "--requirement", ROOT / "tests/lab/conda.txt"], check=True, timeout=800)
         self.bin.mkdir()
         (self.bin / "micromamba").write_text(f"#!{self.python}\n{MICROMAMBA}")
         (self.bin / "conda-pack").symlink_to(folder / "venv/bin/conda-pack")
@@ -60,8 +59,8 @@ class Conda:
         """Make an environment and pack it as its user would."""
         prefix, archive = self.folder / name, self.folder / f"{name}.tar.gz"
         file = self.file(f"{name}.yml", "tool")
-        words = [self.bin / "micromamba", "create", f"--file={file}", f"--prefix={prefix}", f"--platform={platform}"]
-        subprocess.run(words, check=True)
+        words = ["create", f"--file={file}", f"--prefix={prefix}", f"--platform={platform}"]
+        subprocess.run([self.bin / "micromamba", *words], check=True)
         subprocess.run([self.bin / "conda-pack", "--quiet", "--prefix", prefix, "--output", archive], check=True)
         return archive
 
@@ -95,8 +94,10 @@ def contents(laptop: Cli, place: Path, tmp_path: Path) -> tuple[str, str, list[s
     """Build and pack; return what the tool prints, its prefix in a binary, and the packages of conda in the SBOM."""
     laptop("build", place)
     image = ["docker", "run", "--rm", "--network=none", "deployer/pytest-conda:1"]
-    run = lambda *words: subprocess.check_output([*image, *words], env=laptop.environment)  # noqa: E731
-    said, binary = run("tool").decode(), run("cat", "/opt/conda/lib/binary").strip(b"\0").decode()
+    said, binary = (
+        subprocess.check_output([*image, *words], env=laptop.environment).strip(b"\0").decode()
+        for words in (["tool"], ["cat", "/opt/conda/lib/binary"])
+    )
     laptop("pack", place, "-o", tmp_path / "b.tar")
     sbom = json.loads(laptop("inspect", "--sbom", tmp_path / "b.tar").stdout)
     purls = [each.get("purl", "") for each in sbom["components"]]

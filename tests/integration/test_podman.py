@@ -102,15 +102,15 @@ def test_where_gives_podman_the_same_container(site: Site, plan: Callable[..., s
     place = json.loads(site.tool("where", "hello-mpi", "--plan", "changed", "--format", "podman", "--json"))
     code = "import json, os; print(json.dumps([dict(os.environ), os.listdir('/deployer'), os.listdir('/opt/intel')]))"
     # Without ranges of user numbers, control groups of the user's own and a new /proc, as on a node of the lab.
-    start = "unshare --user --map-root-user --mount podman --cgroup-manager=cgroupfs --storage-driver=vfs"
-    start += " --root=/tmp/p/root --runroot=/tmp/p/run --tmpdir=/tmp/p/tmp --events-backend=none run --rm --read-only"
-    start += " --network=host --pid=host --volume=/proc:/proc:rslave --volume=/sys:/sys:rslave"
+    start = "env XDG_RUNTIME_DIR=/tmp/p unshare --user --map-root-user --mount podman --cgroup-manager=cgroupfs"
+    start += " --storage-driver=vfs --root=/tmp/p/root --runroot=/tmp/p/run --tmpdir=/tmp/p/tmp --events-backend=none"
+    start += " run --rm --read-only --network=host --pid=host --volume=/proc:/proc:rslave --volume=/sys:/sys:rslave"
     words = [*start.split(), *place["options"], "--rootfs", place["image"], "python3", "-c", code]
     ours, theirs = (
         json.loads(said.splitlines()[-1])
         for said in (
             site.tool("exec", "--plan", "changed", "hello-mpi", "--", "python3", "-c", shlex.quote(code)),
-            site.alice(shlex.join(words)),
+            site.alice("mkdir -p /tmp/p; " + shlex.join(words)),
         )
     )
     assert ours[1:] == theirs[1:]

@@ -2,10 +2,9 @@
 
 import argparse
 import json
-import re
 from collections.abc import Iterator
 
-import jsonschema
+import jsonschema  # type: ignore[import-untyped]
 import pytest
 
 from deployer.cli.laptop import main as laptop
@@ -14,7 +13,6 @@ from deployer.cli.site import main as site
 from scripts import output_schemas
 from tests import checked_records
 from tests.checked_records import SCHEMAS
-from tests.conftest import ROOT
 
 
 def with_json(words: tuple[str, ...], parser: argparse.ArgumentParser) -> Iterator[str]:
@@ -74,15 +72,3 @@ def test_what_is_not_described_fails() -> None:
         checked_records.check("status", {**job, "tasks": [{**checked_records.JOB, "colour": "red"}]})
     with pytest.raises(AssertionError, match=r"status: .*: 'folder' is a required property"):
         checked_records.check("status", {key: value for key, value in job.items() if key != "folder"})
-
-
-def test_the_documents_have_the_same_keys() -> None:
-    """A key in the rows of docs/records.md is a key of the schema."""
-    text = (ROOT / "docs" / "records.md").read_text().partition("\n## Jobs\n")[2]
-    rows = re.findall(r"^\| (`[a-z].*?) \| (.*) \|$", text, re.MULTILINE)
-    for words, keys in rows:
-        group = next((word for word in ("profile ", "cache ") if words.startswith(f"`{word}")), "")
-        commands = {group + name for name in re.findall(rf"`(?:{group})?([a-z-]+)", words)} & SCHEMAS.keys()
-        known = "".join(json.dumps(SCHEMAS[command]) for command in commands)
-        unknown = {key for key in re.findall(r"`(\w+)`", keys) if commands and f'"{key}"' not in known}
-        assert unknown <= {*SCHEMAS, "value", "from"}, words  # those of each setting
