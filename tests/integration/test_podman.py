@@ -102,7 +102,8 @@ def test_where_gives_podman_the_same_container(site: Site, plan: Callable[..., s
     place = json.loads(site.tool("where", "hello-mpi", "--plan", "changed", "--format", "podman", "--json"))
     code = "import json, os; print(json.dumps([dict(os.environ), os.listdir('/deployer'), os.listdir('/opt/intel')]))"
     # Without ranges of user numbers, control groups of the user's own and a new /proc, as on a node of the lab.
-    start = "env XDG_RUNTIME_DIR=/tmp/p unshare --user --map-root-user --mount podman --cgroup-manager=cgroupfs"
+    start = "env XDG_RUNTIME_DIR=/tmp/p _CONTAINERS_USERNS_CONFIGURED=done _CONTAINERS_ROOTLESS_UID=2001"
+    start += " _CONTAINERS_ROOTLESS_GID=2001 unshare --user --map-root-user --mount podman --cgroup-manager=cgroupfs"
     start += " --storage-driver=vfs --root=/tmp/p/root --runroot=/tmp/p/run --tmpdir=/tmp/p/tmp --events-backend=none"
     start += " run --rm --read-only --network=host --pid=host --volume=/proc:/proc:rslave --volume=/sys:/sys:rslave"
     words = [*start.split(), *place["options"], "--rootfs", place["image"], "python3", "-c", code]

@@ -1,7 +1,6 @@
 """Commands to write definitions: init, lint, schema."""
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ from deployer.connected.image import init as initialising
 from deployer.connected.image.definition.definition import load, schema
 from deployer.connected.image.definition.reference import table
 from deployer.connected.image.lint.lint import lint
+from deployer.contract.base import json_records
 from deployer.contract.base.errors import Refused, UsageError
 from deployer.contract.base.guess import guess
 from deployer.contract.base.text import counted
@@ -93,7 +93,8 @@ def _lint(args: argparse.Namespace) -> None:
 
 def _schema(args: argparse.Namespace) -> None:
     if args.output:
-        known, command = json.loads(_OUTPUTS.read_text()), " ".join(args.output)
+        known = json_records.parse(_OUTPUTS.read_bytes(), str(_OUTPUTS))
+        command = " ".join(args.output)
         if command not in known:
             raise UsageError(f"no command {command!r} prints a record{guess(command, known)}", "see: docs/records.md")
         terminal.show_json(known[command], indent=2)
