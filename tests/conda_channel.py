@@ -11,7 +11,7 @@ from pathlib import Path
 PLACEHOLDER = "/placehold" * 20
 #: Makes an environment as `micromamba create` does; rattler solves and installs. Run by a Python that has it.
 MICROMAMBA = """\
-import asyncio, re, sys
+import asyncio, os, re, sys
 import rattler
 options = dict(word[2:].split("=", 1) for word in sys.argv[2:] if "=" in word)
 text = open(options["file"]).read()
@@ -24,6 +24,7 @@ async def main():
         sys.exit(f"error    libmamba Could not solve for environment specs: {error}")
     await rattler.install(records, options["prefix"], cache_dir=options["prefix"] + "-cache")
 asyncio.run(main())
+os._exit(0)  # without the end of the interpreter, at which rattler's threads crashed once
 """
 
 
