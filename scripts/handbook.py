@@ -15,7 +15,7 @@ from deployer.connected.image.definition.reference import table
 from deployer.connected.site_profile import profile
 from deployer.contract.base import pages
 from deployer.system.tool import documents
-from scripts import variables
+from scripts import output_schemas, variables
 from scripts.command_tree import commands
 
 _READERS = {
@@ -39,6 +39,7 @@ def handbook(section: Callable[[str], str]) -> dict[str, str]:
         "commands-of-the-site.md": _page("Commands of the site", _commands(site.front())),
         "keys-of-definitions.md": _page("Keys of `bundle.yaml`", [table(definition.schema())]),
         "keys-of-profiles.md": _page("Keys of site profiles", [_PROFILES, table(profile.schema())]),
+        "records-of-commands.md": _page("Records of commands", _records()),
         "variables.md": _page("Settings and environment variables", _variables()),
         "codes.md": _page("All codes", _codes(section)),
     }
@@ -69,6 +70,18 @@ def _table(name: str, rows: Iterable[tuple[str, str]]) -> str:
     """Return a table of names and their meanings."""
     lines = (f"| `{word}` | {_cell(meaning)} |" for word, meaning in rows)
     return f"| {name} | meaning |\n|---|---|\n" + "\n".join(lines)
+
+
+def _records() -> Iterator[str]:
+    for command, schema in output_schemas.schemas().items():
+        yield f"## {command}"
+        forms = [
+            schema["$defs"].get(form.get("$ref", "").rpartition("/")[2], form) for form in schema.get("anyOf", [schema])
+        ]
+        for form in forms:
+            named = form.get("properties") or form.get("items", {}).get("properties", {})
+            if named:
+                yield _table("key", ((key, about.get("description", "")) for key, about in named.items()))
 
 
 def _variables() -> Iterator[str]:

@@ -16,6 +16,9 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional
 
 import pytest
 
+if sys.version_info >= (3, 11):
+    from tests.checked_records import records_have_their_schemas  # noqa: F401  a fixture for all tests
+
 ROOT = Path(__file__).resolve().parent.parent
 
 #: Seconds for an integration test that names no limit of its own (unit tests: ``timeout`` in pyproject.toml).

@@ -7,6 +7,7 @@ import pty
 import re
 import struct
 import subprocess
+import sys
 import tempfile
 import termios
 from contextlib import suppress
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests import checked_records
 from tests.integration.conftest import PYTHON, ROOT, SITES, WORKSPACE, Cli, Site
 
 
@@ -126,6 +128,28 @@ def test_a_job_whose_submission_had_no_answer_is_found_by_its_script(site: Site)
     site.alice(f"rm {job['folder']}/job_id")  # as sbatch leaves it if it ends without an answer
     found = json.loads(site.tool("status", job["job"], "--json"))
     assert (found["job_id"], found["state"]) == (job["job_id"], "COMPLETED")
+
+
+def test_the_script_of_the_how_to(site: Site, tmp_path: Path) -> None:
+    """Each record that it reads is checked against its schema, too."""
+    page = (ROOT / "docs" / "how-to" / "a-script.md").read_text()
+    (tmp_path / "scaling.py").write_text(page.partition("```python\n")[2].partition("```")[0])
+    (tmp_path / "deployer").mkdir()
+    (tmp_path / "deployer" / "config.yaml").write_text(f"ssh_config: {site.lab.ssh_config}\n")
+    program = tmp_path / "bin" / "deployer"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\n"{ROOT}/.venv/bin/deployer" "$@" | tee "$0.$1"\n')
+    program.chmod(0o755)
+    environment = {**site.cli.environment, "XDG_CONFIG_HOME": str(tmp_path)}
+    environment["PATH"] = f"{program.parent}:{environment['PATH']}"
+    words = [sys.executable, "scaling.py", ROOT / "bundles" / "hello-mpi", "lab"]
+    said = subprocess.check_output(words, cwd=tmp_path, env=environment, text=True, timeout=600)
+    rows = [line.split(maxsplit=4) for line in said.splitlines()]
+    assert [row[:3] for row in rows] == [["1", "COMPLETED", "0"], ["2", "COMPLETED", "0"]]
+    assert all(row[4].startswith("Intel(R) MPI Library 2021.15") for row in rows)
+    for command in "build", "pack", "check", "push", "run", "result":
+        record = json.loads((tmp_path / "bin" / f"deployer.{command}").read_text())
+        checked_records.check(command, record)
 
 
 def test_exec_has_the_plans_binds_and_environment(site: Site) -> None:

@@ -96,6 +96,30 @@ def test_a_job_on_two_nodes(podman: Site, staging: str) -> None:
         assert rank["mpi_identity"] == rank["host_mpi_identity"]
 
 
+def test_where_gives_podman_the_same_container(site: Site, plan: Callable[..., str]) -> None:
+    """By hand, as a workflow manager would, without deployer's own start of podman."""
+    plan(start_options=_options(plan_record(site, "lab"), "folder"))
+    place = json.loads(site.tool("where", "hello-mpi", "--plan", "changed", "--format", "podman", "--json"))
+    code = "import json, os; print(json.dumps([dict(os.environ), os.listdir('/deployer'), os.listdir('/opt/intel')]))"
+    # Without ranges of user numbers, control groups of the user's own and a new /proc, as on a node of the lab.
+    start = "env XDG_RUNTIME_DIR=/tmp/p _CONTAINERS_USERNS_CONFIGURED=done _CONTAINERS_ROOTLESS_UID=2001"
+    start += " _CONTAINERS_ROOTLESS_GID=2001 unshare --user --map-root-user --mount podman --cgroup-manager=cgroupfs"
+    start += " --storage-driver=vfs --root=/tmp/p/root --runroot=/tmp/p/run --tmpdir=/tmp/p/tmp --events-backend=none"
+    start += " run --rm --read-only --network=host --pid=host --volume=/proc:/proc:rslave --volume=/sys:/sys:rslave"
+    words = [*start.split(), *place["options"], "--rootfs", place["image"], "python3", "-c", code]
+    ours, theirs = (
+        json.loads(said.splitlines()[-1])
+        for said in (
+            site.tool("exec", "--plan", "changed", "hello-mpi", "--", "python3", "-c", shlex.quote(code)),
+            site.alice("mkdir -p /tmp/p; " + shlex.join(words)),
+        )
+    )
+    assert ours[1:] == theirs[1:]
+    assert "/opt/intel/mpi/2021.15" in place["binds"]
+    assert {name: theirs[0].get(name) for name in place["environment"]} == place["environment"]
+    assert set(ours[0]) - set(theirs[0]) <= {"HOME", "TMPDIR"}  # private, for each process
+
+
 def test_open_mpi_starts_by_pmix(podman: Site, plan: Callable[..., str]) -> None:
     record = plan_record(podman, "lab-openmpi")
     plan(**{**record, "site": "changed", "start_options": _options(record, "folder")})

@@ -2,9 +2,11 @@
 
 import json
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +17,7 @@ pytestmark = pytest.mark.slow  # their wheels take minutes to install
 
 PACKAGES = "/home/apps/workflows"
 EXEC = ["python3", f"{WORKSPACE}/deployer.pyz", "exec", "--plan", "lab", "hello-mpi", "--", "python3", "-c"]
+TOTAL = f"python3 {WORKSPACE}/deployer.pyz exec --plan lab totals -- python3 /deployer/app/total.py"
 #: Prints the node and the square of a number.
 SQUARE = "import os, sys; print(os.uname()[1], int(sys.argv[1]) ** 2)"
 SNAKEMAKE = f"""
@@ -91,7 +94,17 @@ _SNAKEMAKE = (
     "-m snakemake --snakefile FILE --executor cluster-generic --jobs 4 --latency-wait 30 "
     "--seconds-between-status-checks 1 --cluster-generic-submit-cmd 'sbatch --parsable --output=/dev/null'"
 )
+TWO_BUNDLES = f"""
+rule total:
+    input: expand("part-{{number}}", number=range(4))
+    output: "out"
+    shell: "{TOTAL} $(cut -d ' ' -f 2 {{input}}) >{{output}}"
+rule part:
+    output: "part-{{number}}"
+    shell: {shlex.join([*EXEC, SQUARE]) + " {wildcards.number} >{output}"!r}
+"""
 RUNS = {
+    "two-bundles": (TWO_BUNDLES, _SNAKEMAKE),
     "snakemake": (SNAKEMAKE, _SNAKEMAKE),
     "submitit": (SUBMITIT, "FILE"),
     "psij": (PSIJ, "FILE"),
@@ -120,11 +133,27 @@ def start(site: Site) -> Callable[[str], str]:
 
 
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", list(RUNS)[1:])
 def test_each_starts_programs_of_a_bundle_with_exec(site: Site, start: Callable[[str], str], name: str) -> None:
     rows = [line.split() for line in start(name).splitlines() if line]
     assert [row[1:] for row in rows] == [["0"], ["1"], ["4"], ["9"]], rows
     assert {row[0] for row in rows} <= {"cn1", "cn2"}
+
+
+@pytest.mark.timeout(1200)
+def test_one_workflow_starts_programs_of_two_bundles(site: Site, start: Callable[[str], str], tmp_path: Path) -> None:
+    second = tmp_path / "second"
+    shutil.copytree(ROOT / "bundles" / "hello-mpi", second)
+    (second / "app" / "total.py").write_text("import sys\nprint(sum(int(word) for word in sys.argv[1:]))\n")
+    text = (second / "bundle.yaml").read_text().replace("name: hello-mpi", "name: totals")
+    (second / "bundle.yaml").write_text(text)
+    site.cli("build", second)
+    site.cli("pack", second, "--site", "lab", "-o", tmp_path / "totals.tar")
+    site.cli("push", tmp_path / "totals.tar", "lab", "--ssh-config", site.lab.ssh_config)
+    try:
+        assert start("two-bundles") == "14\n"
+    finally:
+        site.cli("remove", *site.options, "totals")
 
 
 def test_where_gives_another_program_the_same_container(site: Site) -> None:

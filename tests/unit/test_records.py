@@ -2,13 +2,11 @@
 
 import re
 
-from deployer.connected.deploy.deploy import Deployed
-from deployer.connected.transfer.push import FolderPush, Pushed
-from deployer.connected.transfer.push_plan import PushedPlan
 from deployer.contract.rehearsal.rehearsal import Rehearsal
 from deployer.contract.rules.findings import Finding
 from deployer.site.proof import result
 from deployer.site.storage.events import Event
+from tests.checked_records import SCHEMAS
 from tests.conftest import ROOT
 from tests.unit.site.proof.test_result import LAUNCH, after, good, probe
 
@@ -22,12 +20,6 @@ def section(title: str) -> set[str]:
     return {key for row in re.findall(r"^\| (`.*?) \|", text, re.MULTILINE) for key in re.findall(r"`(\w+)`", row)}
 
 
-def command(name: str) -> set[str]:
-    """Return the keys in the row of a command."""
-    row = next(row for row in PAGE.splitlines() if row.startswith(f"| `{name}` |"))
-    return set(re.findall(r"`(\w+)`", re.sub(r"\(.*?\)|: .*", "", row.split("|")[2])))
-
-
 def test_result_json() -> None:
     record = result.assemble(LAUNCH, good(probes=[probe(0), probe(1)]), after())
     assert section("result.json") == set(record)
@@ -36,9 +28,9 @@ def test_result_json() -> None:
     assert section("An event") == {*Event._fields, *_STAMP}
 
 
-def test_records_of_commands() -> None:
-    assert command("deploy") - {"stages", "status"} == set(Deployed._fields)
-    assert command("push") == set(Pushed("", 0, 0, 0, None, 0.0, 0.0, "").record())
-    assert command("push --to") == set(FolderPush._fields)
-    assert command("push --plan") == set(PushedPlan._fields)
+def test_other_records() -> None:
+    job = SCHEMAS["status"]["$defs"]["Status"]["properties"]
+    assert section("A job") == set(job) - {
+        "repeated", "own", "continued_by", "created", "fetched", "result", "task", "parameters", "figures"
+    }  # fmt: skip
     assert section("A rehearsal") == {*Rehearsal._fields, "verdict", *_STAMP}

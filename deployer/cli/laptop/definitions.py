@@ -9,10 +9,15 @@ from deployer.connected.image import init as initialising
 from deployer.connected.image.definition.definition import load, schema
 from deployer.connected.image.definition.reference import table
 from deployer.connected.image.lint.lint import lint
+from deployer.contract.base import json_records
 from deployer.contract.base.errors import Refused, UsageError
+from deployer.contract.base.guess import guess
 from deployer.contract.base.text import counted
 from deployer.contract.rules.findings import errors
 from deployer.system import terminal
+
+#: The schemas of records by command, which scripts/output_schemas.py makes.
+_OUTPUTS = Path(__file__).with_name("outputs.json")
 
 
 def add_parsers(subparsers: Any) -> None:
@@ -39,7 +44,9 @@ def add_parsers(subparsers: Any) -> None:
     common.flag(command, "--json", "print the findings for programs")
 
     command = common.add_command(subparsers, "schema", _schema, has_record=False)
-    common.flag(command, "--table", "print a Markdown table for people instead")
+    instead = command.add_mutually_exclusive_group()
+    common.flag(instead, "--table", "print a Markdown table for people instead")
+    common.add(instead, "--output", "COMMAND", "print the JSON schema of what `COMMAND --json` prints", nargs="+")
 
 
 def _init(args: argparse.Namespace) -> None:
@@ -86,7 +93,13 @@ def _lint(args: argparse.Namespace) -> None:
 
 
 def _schema(args: argparse.Namespace) -> None:
-    if args.table:
+    if args.output:
+        known = json_records.parse(_OUTPUTS.read_bytes(), str(_OUTPUTS))
+        command = " ".join(args.output)
+        if command not in known:
+            raise UsageError(f"no command {command!r} prints a record{guess(command, known)}", "see: docs/records.md")
+        terminal.show_json(known[command], indent=2)
+    elif args.table:
         terminal.show_text(table(schema()))
     else:
         terminal.show_json(schema(), indent=2)

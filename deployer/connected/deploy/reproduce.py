@@ -98,6 +98,8 @@ def _definition(bundle: Verification, parameters: dict[str, Any], folder: Path) 
     written = {**parameters, "name": bundle.manifest.name, "jobs": {_AGAIN: {"command": ["true"]}}}
     if (folder / provenance.CONTEXT).is_dir():
         written["context"] = provenance.CONTEXT
+    if environment := parameters.get("conda"):
+        written["conda"] = provenance.CONDA + Path(str(environment)).name
     if python := parameters.get("python"):
         written["python"] = {"requirements": provenance.PYTHON + Path(str(python["requirements"])).name}
     (folder / _FILE).write_text(json.dumps(written))

@@ -130,6 +130,7 @@ FETCH = Cache("fetch", "downloads of fetch, by URL", cap=20 * _GIB)
 DEPLOY = Cache("deploy", "the last bundle of each definition that deploy packed, by site", cap=20 * _GIB)
 WHEELS = Cache("wheels", "wheels of wheelhouses, by SHA-256")
 OVERLAYS = Cache("overlays", "unpacked wheels in frames, for packs")
+CONDA = Cache("conda", "environments that build made of environment files, packed")
 LINK = Cache("link", "facts that check read from images and wheels", cap=_GIB // 2)
 VARIANTS = Cache("variants", "Horovod, compiled for each MPI family", cap=_GIB // 2)
 KIT = Cache("kit", "parts of the kit (ch-run, udocker, squashfs-tools)", cap=_GIB // 16)
@@ -138,7 +139,7 @@ RESOLVER = Cache("resolver", "uv's data about package indexes", "", cap=_GIB)
 _KEEPER = "rehearse limits its size; `prune rehearse --all` removes it"
 REHEARSE = Cache("rehearse", "installed bundles of rehearsals", "", keeper=_KEEPER)
 CACHES = (
-    BASES, FRAMES, FETCH, DEPLOY, WHEELS, OVERLAYS, LINK, VARIANTS, KIT, TOOL, RESOLVER, REHEARSE,
+    BASES, FRAMES, FETCH, DEPLOY, WHEELS, OVERLAYS, CONDA, LINK, VARIANTS, KIT, TOOL, RESOLVER, REHEARSE,
     Cache("engine", "layers of the tests' own Docker engine", "", keeper="limits its size when it starts"),
     Cache("lab", "software of the lab", "", keeper="managed by the lab: see docs/lab.md"),
     Cache("matrix", "roots, MPIs and images of verdict-matrix", "", keeper="verdict-matrix keeps the last two of each"),

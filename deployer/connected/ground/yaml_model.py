@@ -67,7 +67,7 @@ class Model(BaseModel):
         own = handler.resolve_ref_schema(generated)
         own["description"] = _parts(cls)[0]
         for base in cls.__mro__:
-            for name, words in _described(base) if issubclass(base, Model) else ():
+            for name, words in described(base) if issubclass(base, Model) else ():
                 if name in own["properties"]:
                     own["properties"][name].setdefault("description", words)
         return generated
@@ -91,7 +91,7 @@ def _parts(model: type) -> tuple[str, str]:
     return text, attributes
 
 
-def _described(model: type) -> Iterator[tuple[str, str]]:
+def described(model: type) -> Iterator[tuple[str, str]]:
     """Yield the keys in a model's docstring, each with its description."""
     for entry in re.finditer(r"^    (\w+): (.*(?:\n {8}.*)*)", _parts(model)[1], re.MULTILINE):
         yield entry[1], " ".join(entry[2].split()).replace("``", "`")

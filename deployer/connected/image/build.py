@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 import docker
 
 from deployer.connected.ground import engine, progress
-from deployer.connected.image import inputs, interpreter, variants
+from deployer.connected.image import conda, inputs, interpreter, variants
 from deployer.connected.image.bases import alone, base, imported
 from deployer.connected.image.builders import choice
 from deployer.connected.image.builders.builder import ImageBuild, Mounted
@@ -163,11 +163,16 @@ def _build(
     host = settings.from_host(options.ca_bundle, options.pip_conf, os.environ, options.apt_sources)
     clean = base.ensure(client, wanted, host, say, definition.folder, options.mode.offline)
     machine = str(engine.image_config(client, clean)["Architecture"])
+    platform = "" if machine == engine.architecture(client) else f"linux/{machine}"
+    receipt = record_of(definition)
+    log = receipt.with_suffix(".log")
+    if definition.conda_file:
+        say_of = Transcript(f"{definition.tag}, conda", str(log), say, part="conda")
+        its_build = ImageBuild(client, builder, {"BASE": clean}, say_of, options.no_cache, platform=platform)
+        clean = conda.add(its_build, clean, definition.conda_file, host.proxies)
     arguments = {**definition.build_args, **_bases(definition, clean, machine), **host.proxies}
     if options.mode.offline and definition.dockerfile_path is not None:
         offline.check_dockerfile(client, definition.dockerfile_path, arguments)
-    receipt = record_of(definition)
-    log = receipt.with_suffix(".log")
     with files.errors_named(f"write {log}"):
         log.parent.mkdir(parents=True, exist_ok=True)
         with open(log, "w", encoding="utf-8") as stream, ExitStack() as beside:
@@ -182,7 +187,6 @@ def _build(
             transcript = Transcript(definition.tag, str(log), write, advice)
             labels = {inputs.LABEL: inputs.label(client, definition, clean)}
             mounted = Mounted(host.contents(), host.environment(), options.secrets, options.ssh)
-            platform = "" if machine == engine.architecture(client) else f"linux/{machine}"
             own = ImageBuild(
                 client, builder, arguments, transcript, options.no_cache, options.mode.offline,
                 labels=labels, mounted=mounted, platform=platform,

@@ -37,8 +37,8 @@ def _walked(folder: Path) -> Iterator[None]:
 def excluded(definition: Definition) -> list[str]:
     """Return the patterns of paths that a context leaves out. For each path, the last matching pattern decides.
 
-    They are those in .dockerignore, and app, data, lock and the base's archive. App and data are separate members of
-    the bundle. The lock of the wheelhouse is made after the image.
+    They are those in .dockerignore, and app, data, lock, conda environment and the base's archive. App and data are
+    separate members of the bundle. The lock of the wheelhouse is made after the image.
     """
     patterns = []
     ignored = definition.context_folder / ".dockerignore"
@@ -47,7 +47,8 @@ def excluded(definition: Definition) -> list[str]:
         patterns = [line for line in lines if line and not line.startswith("#")]
     top = definition.context_folder.resolve()
     base = definition.base.archive if definition.base else None
-    apart = [definition.app_folder, *definition.data_folders.values(), definition.folder / base if base else None]
+    parts = [definition.folder / base if base else None, definition.conda_file, definition.app_folder]
+    apart = [*parts, *definition.data_folders.values()]
     for folder in (folder.resolve() for folder in apart if folder is not None):
         if folder != top and folder.is_relative_to(top):
             patterns.append(folder.relative_to(top).as_posix())

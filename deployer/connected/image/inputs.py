@@ -113,7 +113,9 @@ def _label(definition: Definition, scope: str) -> str:
     horovod = None  # otherwise the additional inputs of its variants, which the same build makes
     if definition.horovod:
         horovod = [definition.horovod.model_dump(), definition.framework, definition.families]
-    words = [RECIPE, base_inputs, _context(definition, scope), horovod, *filter(None, [definition.build_args])]
+    environment = definition.conda_file and files.sha256_file(str(definition.conda_file))
+    others = filter(None, [definition.build_args, environment])
+    words = [RECIPE, base_inputs, _context(definition, scope), horovod, *others]
     return f"{scope}:{hashlib.sha256(json.dumps(words, sort_keys=True).encode()).hexdigest()}"
 
 

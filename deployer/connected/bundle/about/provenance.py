@@ -27,13 +27,13 @@ from deployer.contract.bundle.manifest import OURS, PROVENANCE_MEMBER, WHEELS
 from deployer.system import files, process
 from deployer.system.trust.verify import Verification
 
-#: The definition's own files: bundle.yaml and locks, and in folders the build ``context`` and ``python`` requirements.
+#: The definition's own files: bundle.yaml and locks; in folders: build ``context``, ``python`` requirements, ``conda``.
 PREFIX = "deployer/definition/"
-CONTEXT, PYTHON = "context/", "python/"
+CONTEXT, PYTHON, CONDA = "context/", "python/", "conda/"
 PREDICATE = "https://slsa.dev/provenance/v1"
 
 #: Keys of a definition that decide what its image and its wheels contain.
-_PARAMETERS = {"version", "base", "dockerfile", "build_args", "python", "framework", "horovod", "mpi"}
+_PARAMETERS = {"version", "base", "dockerfile", "build_args", "conda", "python", "framework", "horovod", "mpi"}
 #: A bundle carries the definition's files if they have at most this many bytes together.
 _MOST = 1024 * 1024
 _GIT_SECONDS = 30
@@ -48,6 +48,8 @@ def own_files(definition: Definition) -> dict[str, Path]:
         names = inputs.named_files(files.read_text(str(path)), folder, context.names(definition))
         names = [name for name in {*names, definition.dockerfile} if (folder / name).is_file()]
         found.update({f"{CONTEXT}{name}": folder / name for name in names})
+    if definition.conda_file:
+        found[f"{CONDA}{definition.conda_file.name}"] = definition.conda_file
     requirements = wheelhouse.requirements(definition)
     if requirements is not None:
         top, lock = requirements.resolve().parent, locks.place(definition)

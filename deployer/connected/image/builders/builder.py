@@ -1,5 +1,6 @@
 """The interface of a builder, and what it builds."""
 
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -99,14 +100,16 @@ class ImageBuild(NamedTuple):
     mounted: Mounted = Mounted()
     platform: str = ""
 
-    def of_context(self, contents: Mapping[str, bytes]) -> str:
-        """Build a context with these files, one of them the Dockerfile, and return the image's id."""
+    def of_context(self, contents: Mapping[str, bytes], copied: Mapping[str, Path] = {}) -> str:
+        """Build a context with these files and copies, one of them the Dockerfile, and return the image's id."""
         with LockedFolder(BUILD) as scratch:
             folder = Path(scratch, "context")
             for name, data in contents.items():
                 path = folder / name
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(data)
+            for name, original in copied.items():
+                shutil.copyfile(original, folder / name)
             return self._build(BuildContext(folder, DOCKERFILE, contents[DOCKERFILE].decode()), scratch)
 
     def of_definition(self, definition: Definition) -> str:

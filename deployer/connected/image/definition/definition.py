@@ -149,8 +149,8 @@ class Python(Model):
     """The wheelhouse: Python packages beside the image, so that changing one ships only its wheel.
 
     Attributes:
-        requirements: a pip requirements file, relative to this file, with the requested packages:
-            ``requirements.txt``
+        requirements: a pip requirements file, a project's ``uv.lock`` or its ``pyproject.toml``, relative to this
+            file: ``requirements.txt``
     """
 
     requirements: ExistingFile
@@ -305,6 +305,8 @@ class Definition(Model):
         dockerfile: relative to the context: ``Dockerfile.gpu``; without a Dockerfile, the image is the base
         build_args: values for the Dockerfile's ARG lines, in the image's history like any ARG: ``CUDA: "12.4"``;
             secrets are for ``build --secret``
+        conda: an environment for ``/opt/conda`` in the image, there before the Dockerfile's own steps: an archive of
+            conda-pack or pixi-pack, or a file for micromamba, relative to this file: ``environment.tar.gz``
         app: folder of the files that jobs use, relative to this file: programs, scripts, input; default:
             ``app``, if it exists
         python: Python packages beside the image
@@ -328,6 +330,7 @@ class Definition(Model):
     context: ExistingFolder | None = None
     dockerfile: str = DOCKERFILE
     build_args: dict[str, str] = {}
+    conda: ExistingFile | None = None
     app: ExistingFolder | None = None
     python: Python | None = None
     framework: Framework | None = None
@@ -453,7 +456,7 @@ class Definition(Model):
     def needs_engine(self) -> bool:
         """Return whether the Docker engine is needed because the base is not used unchanged."""
         of_the_engine = self.base is not None and self.base.image is not None
-        return of_the_engine or bool(self.dockerfile_path or self.python or self.horovod)
+        return of_the_engine or bool(self.dockerfile_path or self.conda or self.python or self.horovod)
 
     @property
     def families(self) -> Sequence[str] | None:
@@ -518,6 +521,11 @@ class Definition(Model):
         """Return the Dockerfile, or None if there is none. In this case, the image is the base."""
         path = self.context_folder / self.dockerfile
         return path if files.is_file(str(path)) else None
+
+    @property
+    def conda_file(self) -> Path | None:
+        """Return the file of the conda environment, or None if there is none."""
+        return self.folder / self.conda if self.conda else None
 
     @property
     def app_folder(self) -> Path | None:

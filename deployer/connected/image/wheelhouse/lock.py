@@ -14,6 +14,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
 from deployer.connected.image.definition.definition import Definition
+from deployer.connected.image.wheelhouse import project
 from deployer.connected.image.wheelhouse.target import Target, version_pair
 from deployer.contract.base.errors import UsageError
 from deployer.system import files
@@ -130,6 +131,10 @@ def requirements_digest(path: Path) -> str:
 
 def requirement_files(path: Path) -> dict[Path, str]:
     """Return the texts of a requirements file and its included files. Raises as ``requirements_digest`` does."""
+    if own := project.own_files(path.resolve()):
+        for number, line in requirement_lines(project.exported(own[0])):
+            _check_line(f"{path}, exported:{number}", line)
+        return {file: files.read_text(str(file)) for file in own}
     todo, done = [path.resolve()], dict[Path, str]()
     while todo:
         file = todo.pop(0)

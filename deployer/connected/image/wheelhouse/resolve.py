@@ -8,18 +8,20 @@ import re
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import tomli
 import uv
+from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from deployer.connected.image.wheelhouse import project
 from deployer.connected.image.wheelhouse.indexes import Indexes
-from deployer.connected.image.wheelhouse.lock import Lock, Pin
+from deployer.connected.image.wheelhouse.lock import Lock, Pin, requirement_files, requirement_lines
 from deployer.connected.image.wheelhouse.target import Target
 from deployer.contract.base.errors import TransferError, UsageError
 from deployer.system import process
@@ -45,28 +47,12 @@ def resolve(requirements: Path, digest: str, target: Target, sources: Indexes, k
         UsageError: the resolver found no solution. The message has its reason.
         TransferError: no index responds.
     """
-    pins, of_image = _pins_of(_compiled(requirements, target, sources, kept), target)
+    project.check_python(requirements, target)
+    pins, of_image = _pins_of(_compiled(requirements, target, sources, kept), target, _hashes(requirements))
     return Lock(target._replace(packages={}), digest, pins, of_image)
 
 
-def held_back(requirements: Path, target: Target, sources: Indexes, pins: Sequence[Pin]) -> Iterator[str]:
-    """Yield a remark for each requirement whose newest release is not locked.
-
-    Another package may allow only an older release. Or the newest release depends on something without a wheel. uv then
-    silently goes back, if necessary by years, to a release whose dependencies all have wheels.
-    """
-    locked = {pin.name: pin.version for pin in pins}
-    for newest in _pins_of(_compiled(requirements, target, sources, (), "--no-deps"), target)[0]:
-        was = locked.get(newest.name, newest.version)
-        if Version(was) < Version(newest.version):
-            yield (
-                f"{newest.name} {was} is locked, not {newest.version}: another package allows only an older one, or "
-                f"something that {newest.version} depends on has no wheel. To see what, require "
-                f"{newest.name}=={newest.version}"
-            )
-
-
-def _compiled(requirements: Path, target: Target, sources: Indexes, kept: Sequence[Pin], *options: str) -> str:
+def _compiled(requirements: Path, target: Target, sources: Indexes, kept: Sequence[Pin]) -> str:
     """Return the pylock.toml written by uv. Raises UsageError, TransferError."""
     with tempfile.TemporaryDirectory(prefix="deployer-resolve-") as folder:
         output = Path(folder) / "pylock.toml"
@@ -75,11 +61,14 @@ def _compiled(requirements: Path, target: Target, sources: Indexes, kept: Sequen
             output.write_text("\n".join(['lock-version = "1.0"\ncreated-by = "deployer"\n', *packages]))
         constraints = Path(folder) / "constraints.txt"
         constraints.write_text("".join(_stand_ins(Path(folder), target.packages)))
+        asked = Path(requirements.name)
+        if project.own_files(requirements):
+            (asked := Path(folder) / "requirements.txt").write_text(project.exported(requirements))
         argv = [
             uv.find_uv_bin(), "pip", "compile", "--quiet", "--no-config", "--no-header", "--format=pylock.toml",
             "--only-binary=:all:", "--no-python-downloads", f"--python={sys.executable}",
             f"--python-version={target.python[0]}.{target.python[1]}", f"--python-platform={platform(target)}",
-            requirements.name, *options, f"--constraint={constraints}", f"--output-file={output}", *sources.uv_options,
+            str(asked), f"--constraint={constraints}", f"--output-file={output}", *sources.uv_options,
         ]  # fmt: skip
         environment = process.base_environment("XDG_CACHE_HOME")
         environment |= {"UV_PYTHON_DOWNLOADS": "never", **sources.uv_environment}
@@ -97,8 +86,25 @@ def platform(target: Target) -> str:
     return f"{target.machine}-manylinux_2_{max(known)}"
 
 
-def _pins_of(text: str, target: Target) -> tuple[tuple[Pin, ...], dict[str, str]]:
+def _hashes(requirements: Path) -> dict[str, set[str]]:
+    """Return the SHA-256 digests in requirements, by the name of the package. uv ignores them."""
+    found: dict[str, set[str]] = {}
+    texts = (
+        [project.exported(requirements)]
+        if project.own_files(requirements)
+        else requirement_files(requirements).values()
+    )
+    for _, line in (each for text in texts for each in requirement_lines(text)):
+        if hashes := re.findall(r"--hash=sha256:([0-9a-f]{64})", line):
+            found.setdefault(canonicalize_name(Requirement(line.partition(" --hash=")[0]).name), set()).update(hashes)
+    return found
+
+
+def _pins_of(text: str, target: Target, allowed: Mapping[str, set[str]]) -> tuple[tuple[Pin, ...], dict[str, str]]:
     """Return the pins of a pylock.toml, and the image's packages that they depend on.
+
+    Args:
+        allowed: the digests of the wheels that may be used, by package; any, if it is not listed.
 
     Raises:
         UsageError: a package has no wheel for the target.
@@ -109,7 +115,10 @@ def _pins_of(text: str, target: Target) -> tuple[tuple[Pin, ...], dict[str, str]
         if name in target.packages:
             of_image[str(name)] = target.packages[name]
             continue
-        wheels = {_file_name(wheel): str(wheel["hashes"]["sha256"]) for wheel in package.get("wheels", [])}
+        every = {_file_name(wheel): str(wheel["hashes"]["sha256"]) for wheel in package.get("wheels", [])}
+        wheels = {file: digest for file, digest in every.items() if digest in allowed.get(name, {digest})}
+        if every and not wheels:
+            raise UsageError(f"no wheel of {name} {package.get('version', '')} has a digest that the requirements list")
         best = target.best(list(wheels))
         if best is None:
             raise UsageError(f"{name} {package.get('version', '')} has no wheel for {target}", _build_it(str(name)))

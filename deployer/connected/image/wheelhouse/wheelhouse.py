@@ -4,7 +4,6 @@ The cache is ``wheels/SHA256/NAME.whl``, published with a rename. A wheel is has
 to the cache only after it has passed all checks that `pack` will make.
 """
 
-import contextlib
 import functools
 import logging
 import os
@@ -32,7 +31,7 @@ from deployer.contract.base.errors import (
     TransferError,
     UsageError,
 )
-from deployer.system import files, process, terminal
+from deployer.system import files, process
 
 _log = logging.getLogger("deployer.wheelhouse")
 
@@ -167,10 +166,6 @@ def _lock(
         was, now = before.get(name), after.get(name)
         if was != now:
             say(f"wheels: {name} {was.version if was else 'absent'} -> {now.version if now else 'absent'}")
-    changed = [pin for pin in fresh.pins if pin not in kept]
-    with contextlib.suppress(DeployerError):  # the lock is good, so it is not an error if an index stops responding
-        for remark in resolve.held_back(asked, target, sources, changed):
-            terminal.warn(remark)
     return fresh, fresh != lock
 
 

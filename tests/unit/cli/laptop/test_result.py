@@ -11,8 +11,9 @@ from deployer.connected.transfer.remote import RemoteFile
 from deployer.contract.base import json_records
 from deployer.contract.base.errors import TransferError
 from deployer.contract.base.json_records import Fields
+from tests.checked_records import JOB
 
-_STATUS = {"job": "x-1", "job_id": "7", "folder": "/r/jobs/x-1", "exit_code": None, "seconds": None}
+_STATUS = {**JOB, "job": "x-1", "job_id": "7", "folder": "/r/jobs/x-1"}
 
 
 class _FakeRemote:

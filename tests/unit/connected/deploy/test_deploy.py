@@ -43,6 +43,7 @@ from deployer.contract.bundle.job import Job
 from deployer.contract.rules.verdict import judged
 from deployer.system.trust.verify import begin, opened
 from tests import bundles, running
+from tests.checked_records import JOB
 from tests.unit.connected.transfer.test_remote import far
 
 __all__ = ["far"]
@@ -189,8 +190,8 @@ def test_a_job_is_done_with_only_if_its_end_was_seen(
 
 
 CHAIN = {
-    "x-1": {"job": "x-1", "job_id": "7", "active": False, "state": "COMPLETED", "continued_by": "x-2"},
-    "x-2": {"job": "x-2", "job_id": "8", "active": True, "state": "RUNNING", "continued_by": None},
+    "x-1": {**JOB, "job": "x-1", "job_id": "7", "active": False, "state": "COMPLETED", "continued_by": "x-2"},
+    "x-2": {**JOB, "job": "x-2", "job_id": "8", "active": True, "state": "RUNNING", "continued_by": None},
 }
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -299,3 +300,21 @@ def test_one_error_is_said_in_one_line_with_its_remedy() -> None:
     with pytest.raises(Refused) as caught:
         linting.refuse_errors([Finding("x.y", ERROR, "Dockerfile:1", "it is wrong", "mend it")])
     assert caught.value.lines() == ["deployer: error: Dockerfile:1: x.y: it is wrong", "hint: mend it"]
+
+
+def test_the_form_of_spack_containerize_has_only_images_without_digest(tmp_path: Path, say: Say) -> None:
+    """The instructions of such a Dockerfile in Spack's documents (containers.rst); it builds as it is."""
+    (tmp_path / "bundle.yaml").write_text(
+        'name: x\nversion: "1"\nbase: {debian: bookworm}\njobs: {only: {command: [x]}}\n'
+    )
+    (tmp_path / "Dockerfile").write_text(
+        'FROM spack/ubuntu-jammy:latest as builder\nRUN mkdir /opt/env \\\n&& (echo "spack:" \\\n&& echo "  view: /v")'
+        " > /opt/env/spack.yaml\nRUN cd /opt/env && spack env activate . && spack install --fail-fast && spack gc -y\n"
+        'FROM ubuntu:22.04\nCOPY --from=builder /v /v\nENTRYPOINT [ "/bin/bash", "-l" ]\n'
+    )
+    code, out, _ = say("lint", tmp_path)
+    assert (code, re.findall(r"Dockerfile:(\d+): warning ([\w.]+):", out)) == (
+        0,
+        [("1", "pins.image"), ("6", "pins.image")],
+    )
+    assert " error " not in out

@@ -39,8 +39,6 @@ RELEASES = {
     "helper-1.0-py3-none-any": [],
     "helper-2.0-py3-none-any": [],
     "glued-1.0-py3-none-any": ["helper<2"],
-    "held-1.0-py3-none-any": [],
-    "held-2.0-py3-none-any": ["source"],
     "marked-1.0-py3-none-any": ['helper==1.0; python_version < "3.12"', 'nothing; python_version >= "3.12"'],
     "newer-1.0-cp311-cp311-manylinux_2_39_x86_64": [],
     "native-1.0-cp311-cp311-manylinux_2_17_x86_64": [],
@@ -189,24 +187,6 @@ def test_a_change_of_one_requirement_moves_no_other_pin(build: Build) -> None:
     build(mode=Mode(upgrade=True))
     assert build.pins["demo"] == "1.1"
     assert "wheels: demo 1.0 -> 1.1" in build.said
-
-
-@pytest.mark.thorough
-@pytest.mark.usefixtures("unfetched")
-def test_a_release_that_is_held_back_is_named(build: Build, capsys: pytest.CaptureFixture[str]) -> None:
-    """As hydra-core, whose release of 2023 needs a package that is only available as source."""
-    build("held\ndemo")
-    assert build.pins["held"] == "1.0"
-    assert capsys.readouterr().err == (
-        "deployer: warning: held 1.0 is locked, not 2.0: another package allows only an older one, or something that "
-        "2.0 depends on has no wheel. To see what, require held==2.0\n"
-    )
-    build("held\nhelper")
-    assert "held" not in capsys.readouterr().err  # it is kept
-    with pytest.raises(UsageError, match="source"):
-        build("held==2.0")
-    build("glued\nhelper")  # as numpy beside an older TensorFlow
-    assert "helper 1.0 is locked, not 2.0: another package allows only an older one" in capsys.readouterr().err
 
 
 @pytest.mark.thorough
