@@ -125,33 +125,15 @@ launch=(mpiexec.hydra -bootstrap slurm -n 3072 -ppn 4
 )
 
 # 1. Hosts: each node writes its facts into hosts/, from outside the container.
-overlap=$(srun --help | grep -o -m 1 -e --overlap)  # needed to share since Slurm 20.11
-srun --mpi=none --nodes=768 --ntasks=768 --ntasks-per-node=1 --cpus-per-task=1 $overlap \
-    "${tool[@]}" probe --host --out "$job/hosts" --library /lrz/sys/intel/impi2019u6/impi/2019.6.154/intel64/lib/release/libmpi.so.12 --home "$home" </dev/null &
-hosts=$!
-# Slurm must have started it: Slurm 20.11 shares no memory between steps, and ranks wait for the home.
-until [ -d "$home" ] || ! kill -0 "$hosts" 2>/dev/null; do sleep 0.02; done
+srun --mpi=none --nodes=768 --ntasks=768 --ntasks-per-node=1 --cpus-per-task=1 \
+    "${tool[@]}" probe --host --out "$job/hosts" --library /lrz/sys/intel/impi2019u6/impi/2019.6.154/intel64/lib/release/libmpi.so.12 --home "$home" </dev/null
+result hosts $? || exit
+read -r meet <"$job/hosts/meet"  # nodes, ranks per node, the first node's address, a free port, interface
 
 # 2. Probe: each rank records its MPI library, network and CPUs in the container in ranks/. If they do not match the
-#    plan, the job ends here, before the payload. It starts beside step 1, whose evidence is judged first.
-"${launch[@]}" sh -c 'until [ -d "$0" ]; do sleep 0.02; done; exec "$@"' "$home" "${container[@]}" "$image" -- \
-    /usr/bin/python3 -I -S -c 'import sys; parts = open(sys.argv[1], "rb").read(65536).split(bytes(1)); exec(parts[0])' /deployer/deployer.pyz probe --rank --out /deployer/job/ranks --library libmpi.so.12 --home "$home" </dev/null &
-probe=$!
-# ended PID: wait for a step, also after a signal, and return its exit code.
-ended() {
-    local code
-    wait "$1"
-    code=$?
-    while ((code > 128)) && kill -0 "$1" 2>/dev/null; do
-        wait "$1"
-        code=$?
-    done
-    return "$code"
-}
-ended "$hosts"
-result hosts $? || { code=$?; kill "$probe" 2>/dev/null; exit $code; }
-read -r meet <"$job/hosts/meet"  # nodes, ranks per node, the first node's address, a free port, interface
-ended "$probe"
+#    plan, the job ends here, before the payload.
+"${launch[@]}" "${container[@]}" "$image" -- \
+    /usr/bin/python3 -I -S -c 'import sys; parts = open(sys.argv[1], "rb").read(65536).split(bytes(1)); exec(parts[0])' /deployer/deployer.pyz probe --rank --out /deployer/job/ranks --library libmpi.so.12 --home "$home" </dev/null
 result probe $? || exit
 
 # 3. Payload: each rank runs it; `rank` records which MPI library its processes use and how they end.

@@ -98,7 +98,7 @@ def write_result(folder: str, outcome: "StepOutcome") -> json_records.Record:
             result_reserve.keep(folder, started.ranks)  # in case its batch system starts the job again
         with suppress(DeployerError):  # without it, more of the log is attributed to the payload
             log_state = files.status(os.path.join(folder, LOG))  # None: a manually started script writes to a terminal
-            size = log_state.st_size if log_state and outcome.step != HOSTS else 0  # the probe may write already
+            size = log_state.st_size if log_state else 0
             files.write_text(os.path.join(folder, HOSTS_FOLDER, _LOG_FROM), "%d" % size)
     return record
 

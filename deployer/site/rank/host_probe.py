@@ -43,7 +43,7 @@ def host(
     launch = result.launch(job) if files.exists(os.path.join(job, result.LAUNCH_FILE)) else None
     if not own:
         return _record(out, launch, library, reader)
-    from deployer.site.container import home
+    from deployer.site.container import caches, home
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
@@ -53,8 +53,6 @@ def host(
 
             links.make(own, launch.links)
         if keep:
-            from deployer.site.container import caches
-
             caches.restore(own, keep[0], keep[1:])
             if os.environ.get("SLURM_NODEID") == "0":  # this node saves them, after the ranks
                 os.mkdir(own + KEPT)

@@ -106,8 +106,6 @@ _RANKS = plans.JOB + "/" + RANKS_FOLDER
 _WAYS = ("native", "container")
 
 
-#: Waits for a home (``$0``), and becomes a command (``$@``).
-_WAIT = Program('until [ -d "$0" ]; do sleep 0.02; done; exec "$@"')
 #: Lets a command (``$@``) read a file (``$0``) in the container, with the shell of an image without Python.
 _READ = Program('exec "$@" <"$0"')
 
@@ -219,12 +217,6 @@ def _ground(inputs: Inputs) -> Code:
 def _meets(inputs: Inputs) -> bool:
     """Return whether the nodes use the rendezvous without MPI."""
     return inputs.launch.without_mpi and inputs.layout.nodes > 1
-
-
-def _beside(inputs: Inputs) -> bool:
-    """Return whether the probe starts beside the step on each node, which saves the time of that step."""
-    elsewhere = inputs.staging or inputs.own_launcher or _meets(inputs) or not needs_home(inputs.container)
-    return inputs.scheduler.way == STEPS and inputs.image_python is not None and not elsewhere
 
 
 def _environment_of_the_site(inputs: Inputs) -> List[Code]:
@@ -363,7 +355,6 @@ def _hosts(inputs: Inputs) -> Code:
         "job.sh",
         "hosts",
         alone=inputs.scheduler.way == ALONE,
-        beside=_beside(inputs),
         one_a_node=_one_a_node(inputs),
         options=_more(options),
         keep=bool(inputs.keep),
@@ -398,7 +389,6 @@ def _probe(inputs: Inputs) -> Code:
         "probe",
         contained=inputs.runtime.contained,
         step=_step(inputs, "probe", command),
-        beside=_beside(inputs),
         staged=inputs.staging is not None,
     )
 
@@ -474,7 +464,7 @@ def _step(inputs: Inputs, name: str, command: Sequence[Text], more: Sequence[Tex
         more: additional words for the runtime.
         watched: whether the step is observed from outside the container.
     """
-    options, beside = list(more), name == "probe" and _beside(inputs)
+    options = list(more)
     if inputs.staging and (name == "payload" or inputs.own_launcher):  # the job's folder has what launchers call
         options = [*inputs.runtime.binds(staging_script.late(inputs.staging, inputs.container)), *options]
     shared = inputs.staging is not None and inputs.staging.held  # one container per node anyway
@@ -485,8 +475,6 @@ def _step(inputs: Inputs, name: str, command: Sequence[Text], more: Sequence[Tex
         "step",
         agent=inputs.scheduler.way == AGENT,
         watched=watched,
-        beside=beside,
-        waits=_WAIT,
         contained=inputs.runtime.contained,
         options=_more(options),
         inside=inputs.own_launcher is not None,

@@ -104,17 +104,11 @@ inside=(@inside@
 #= hosts
 # 1. Hosts: @?alone@this machine@:@each node@.@ writes its facts into hosts/, from outside the container.@?reader@
 #    Then a container reads the image's marker file. If it shows the host's root instead, the job ends here.@.@
-@?beside@overlap=$(srun --help | grep -o -m 1 -e --overlap)  # needed to share since Slurm 20.11
-@.@@?alone@@:@@one_a_node@@?beside@ $overlap@.@ \
+@?alone@@:@@one_a_node@ \
     @.@"${tool[@]}" probe --host --out "$job/hosts"@options@@?keep@ "${keep[@]}"@.@@?reader@ -- \
-    "${container[@]}" "$image" -- @reader@@.@ </dev/null@?beside@ &
-hosts=$!
-# Slurm must have started it: Slurm 20.11 shares no memory between steps, and ranks wait for the home.
-until [ -d "$home" ] || ! kill -0 "$hosts" 2>/dev/null; do sleep 0.02; done
-@:@
+    "${container[@]}" "$image" -- @reader@@.@ </dev/null
 result hosts $? || exit
 read -r meet <"$job/hosts/meet"  # nodes, ranks per node, the first node's address, a free port, interface
-@.@
 #= network
 # Network: the nodes find each other at the place where the ranks will, and measure the path between them. If one cannot
 # reach the first one, the job ends here.
@@ -123,24 +117,8 @@ read -r meet <"$job/hosts/meet"  # nodes, ranks per node, the first node's addre
 result network $? || exit
 #= probe
 # 2. Probe: each rank records its MPI library, network and CPUs@?contained@ in the container@.@ in ranks/. If they do not match the
-#    plan, the job ends here, before the payload.@?beside@ It starts beside step 1, whose evidence is judged first.@.@
-@step@@?beside@probe=$!
-# ended PID: wait for a step, also after a signal, and return its exit code.
-ended() {
-    local code
-    wait "$1"
-    code=$?
-    while ((code > 128)) && kill -0 "$1" 2>/dev/null; do
-        wait "$1"
-        code=$?
-    done
-    return "$code"
-}
-ended "$hosts"
-result hosts $? || { code=$?; kill "$probe" 2>/dev/null; exit $code; }
-read -r meet <"$job/hosts/meet"  # nodes, ranks per node, the first node's address, a free port, interface
-ended "$probe"
-@.@@?staged@code=$?
+#    plan, the job ends here, before the payload.
+@step@@?staged@code=$?
 collect
 result probe $code || exit
 @:@result probe $? || exit
@@ -161,7 +139,5 @@ exit "$code"
 @:@exit
 @.@
 #= step
-@?agent@ranks @.@"${launch[@]}"@?beside@ sh -c @waits@ "$home"@.@@?watched@ "${watch[@]}"@.@ @?contained@"${container[@]}"@:@"${native[@]}"@.@@options@@?contained@ "$image" --@.@@?inside@ "${inside[@]}"@.@ \
-    @command@@?parameters@ "${parameters[@]}"@.@ </dev/null@?beside@ &
-@:@
-@.@
+@?agent@ranks @.@"${launch[@]}"@?watched@ "${watch[@]}"@.@ @?contained@"${container[@]}"@:@"${native[@]}"@.@@options@@?contained@ "$image" --@.@@?inside@ "${inside[@]}"@.@ \
+    @command@@?parameters@ "${parameters[@]}"@.@ </dev/null

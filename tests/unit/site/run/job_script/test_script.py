@@ -579,7 +579,7 @@ def test_a_percent_sign_in_the_folder_is_not_slurm_s():
 def test_what_is_to_be_proven_is_asked_of_the_probe():
     given = inputs()
     text = script.render(given._replace(launch=given.launch._replace(expects=("gpu", "itex"))))
-    asked = ' --library libmpi.so.12 --home "$home" --expect gpu </dev/null &'
+    asked = ' --library libmpi.so.12 --home "$home" --expect gpu </dev/null'
     assert [line.endswith(asked) for line in text.splitlines() if " probe --rank " in line] == [True]
     assert ' /deployer/deployer.pyz rank --out /deployer/job/ranks --itex --home "$home" --meet "$meet" -- ' in text
 
