@@ -452,7 +452,7 @@ def _ended(folder: str, number: str, known: Optional[JobState]) -> Status:
 def following(folder: str) -> str:
     """Return the folder of the job that continues this one; empty if none does."""
     try:
-        name = result.read(folder).maybe_text(result.NEXT)
+        name = result.read(folder, ranks=False).maybe_text(result.NEXT)
     except DeployerError:
         return ""
     return os.path.join(os.path.dirname(folder), name) if name else ""
@@ -571,7 +571,7 @@ def _outcome(folder: str) -> _Outcome:
     if not files.is_file(os.path.join(folder, result.RESULT_FILE)):
         return _Outcome()
     try:
-        fields = result.read(folder)
+        fields = result.read(folder, ranks=False)
         wrong = next(iter(errors(result.findings(fields))), None)
         payload = fields.record.get("payload")
         numbers = payload.items() if isinstance(payload, dict) else ()

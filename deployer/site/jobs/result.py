@@ -49,6 +49,8 @@ RANKS_FOLDER = "ranks"
 ROOT_SUFFIX = ".root"
 _MAX_ROOT = 64 * 1024
 _MAX_RESULT = 64 * 1024 * 1024
+#: The records of the ranks in a result.json, as ``write`` writes them: nearly all of it.
+_ROWS = re.compile(rb'(?<=^  "ranks": )\[\n(    \{.*\},?\n)+  \]', re.MULTILINE)
 #: Bytes. A payload's own result is a summary, so a larger file is a mistake.
 _MAX_PAYLOAD = 16 * 1024 * 1024
 #: The number of bytes at the end of a rank's log and of the job's log that can show why it ended.
@@ -190,15 +192,16 @@ def log(folder: str) -> str:
     return os.path.join(folder, own[-1]) if own else path
 
 
-def read_file(path: str) -> Fields:
-    """Parse a result.json, which may have a record for each of thousands of ranks."""
+def read_file(path: str, ranks: bool = True) -> Fields:
+    """Parse a result.json, which may have a record for each of thousands of ranks; or without these records."""
     data = files.read_bytes(path, limit=_MAX_RESULT)
+    data = data if ranks else _ROWS.sub(b"[]", data, 1)
     return json_records.loads(data, "result", path, own=True, limit=json_records.MAX_LARGE)
 
 
-def read(folder: str) -> Fields:
-    """Return a job's result.json. Raises UsageError if it is missing or malformed."""
-    return read_file(os.path.join(folder, RESULT_FILE))
+def read(folder: str, ranks: bool = True) -> Fields:
+    """Return a job's result.json, as ``read_file``. Raises UsageError if it is missing or malformed."""
+    return read_file(os.path.join(folder, RESULT_FILE), ranks)
 
 
 def findings(fields: Fields) -> List[Finding]:
