@@ -40,7 +40,7 @@ from deployer.site.rank import host_probe, payload_monitor
 from deployer.site.run.job_script.staging_script import BEGIN, EVIDENCE, ROOTFS, STUBS, TEMPORARY, TOOL
 from deployer.site.storage import space
 from deployer.site.storage.store import ENGINE, VARIANTS, WHEELS, InstalledImage, Store
-from deployer.system import files, process, terminal, workers
+from deployer.system import files, process, workers
 from deployer.system.trust import verify
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
@@ -161,8 +161,7 @@ def stage(request: StageRequest) -> int:
         with files.errors_named("stage the image"):
             _hold(request)
     except DeployerError as error:
-        _answer(error.exit_code, error.message)
-        terminal.complain(error.lines())
+        _answer(error.exit_code, error.message)  # not printed as well: each of a thousand nodes would
     finally:
         if request.home:
             if request.keep and files.lexists(request.home + payload_monitor.KEPT):
