@@ -39,6 +39,7 @@ from tests.lab import (
     bench_scale,
     bench_staging,
     bench_start,
+    bench_storm,
     bench_unpack,
 )
 from tests.lab.engine import take_engine
@@ -218,6 +219,7 @@ def main() -> None:
     bench_published.add_parser(verbs)
     bench_scale.add_parser(verbs)
     bench_login.add_parser(verbs)
+    bench_storm.add_parser(verbs)
     command = verbs.add_parser("import")
     command.add_argument("--image", default="deployer/digits-horovod:1.0.0")
     command.add_argument("--module", default="tensorflow")

@@ -102,7 +102,9 @@ def _measure(lab: Lab, folder: Path, args: argparse.Namespace) -> None:
 def _row(name: str, usage: Usage) -> None:
     mark = "".join(
         f"  above the limit of {what}"
-        for what, own, most in zip(("MiB", "seconds", "processes"), usage[:1] + usage[3:] + usage[1:2], LIMITS)
+        for what, own, most in zip(
+            ("MiB", "seconds", "processes"), usage[:1] + usage[3:] + usage[1:2], LIMITS, strict=True
+        )
         if own > most
     )
     print(f"{name:<22} {usage.mib:6.1f} {usage.processes:>9} {usage.files:>6} {usage.seconds:7.2f}{mark}", flush=True)
