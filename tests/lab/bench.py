@@ -41,6 +41,7 @@ from tests.lab import (
     bench_start,
     bench_storm,
     bench_unpack,
+    bench_width,
 )
 from tests.lab.engine import take_engine
 from tests.lab.software import find_python36
@@ -220,6 +221,7 @@ def main() -> None:
     bench_scale.add_parser(verbs)
     bench_login.add_parser(verbs)
     bench_storm.add_parser(verbs)
+    bench_width.add_parser(verbs)
     command = verbs.add_parser("import")
     command.add_argument("--image", default="deployer/digits-horovod:1.0.0")
     command.add_argument("--module", default="tensorflow")

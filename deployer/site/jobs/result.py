@@ -180,11 +180,6 @@ def gather(folder: str) -> "Evidence":
     )
 
 
-def node_file(host: str) -> str:
-    """Return the name of the file with the evidence of a node's ranks."""
-    return f"node-{host}.json"
-
-
 def log(folder: str) -> str:
     """Return the path of a job's log, or of the batch system's own file until job.sh has begun."""
     path = os.path.join(folder, LOG)
@@ -249,9 +244,7 @@ def _payload(path: str) -> Tuple[Any, Any]:
     """Return (the JSON that the payload wrote, None), or (None, the reason); (None, None) if it wrote nothing."""
     if not files.is_file(path) or os.path.getsize(path) == 0:
         return None, None
-    if os.path.getsize(path) > _MAX_PAYLOAD:
-        return None, "larger than %d bytes" % _MAX_PAYLOAD
     try:
-        return json_records.parse(files.read_bytes(path), path), None
+        return json_records.parse(files.read_bytes(path, limit=_MAX_PAYLOAD), path), None
     except DeployerError as error:
         return None, error.message

@@ -32,11 +32,8 @@ def shown(names: Iterable[str]) -> str:
             ranges[-1].append(name)
         else:
             ranges.append([name])
-    return ", ".join(_few(["-".join(dict.fromkeys((names[0], names[-1]))) for names in ranges]))
-
-
-def _few(ranges: List[str]) -> List[str]:
-    return ranges if len(ranges) <= _MOST else [*ranges[:_MOST], "..."]
+    texts = ["-".join(dict.fromkeys((names[0], names[-1]))) for names in ranges]
+    return ", ".join(texts[:_MOST] + ["..."] * (len(texts) > _MOST))
 
 
 def _next(name: str) -> str:
@@ -73,5 +70,5 @@ def _subject(kind: str, subjects: Sequence[str]) -> str:
         return subjects[0]
     if kind == _RANKS:
         ranges = render_numbers({int(subject.partition(" ")[2]) for subject in subjects})
-        return "ranks " + ",".join(_few(ranges.split(",")))
+        return "ranks " + ",".join(ranges.split(",")[:_MOST] + ["..."] * (ranges.count(",") >= _MOST))
     return "%d nodes: %s" % (len(subjects), shown(subjects))

@@ -456,7 +456,7 @@ def _publish(request: StageRequest) -> None:
     """Write all evidence of this node's ranks to one file in the job's folder. The job continues if that fails."""
     texts = result.texts(os.path.join(request.into, EVIDENCE))
     host = socket.gethostname()
-    path = os.path.join(request.out, result.node_file(host))
+    path = os.path.join(request.out, f"node-{host}.json")
     try:
         files.write_text(path, json_records.pretty(evidence.record(evidence.NodeRecord(host, texts))))
     except DeployerError as error:
