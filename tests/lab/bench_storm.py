@@ -148,7 +148,8 @@ def _storm(way: Way, workload: str, ranks: int) -> str:
         started = [
             subprocess.Popen([*words, *program], stdin=pipe, stdout=pipe, env=_environment()) for _ in range(ranks)
         ]
-        stack.callback(lambda: [process.kill() for process in started if process.poll() is None])
+        for process in started:
+            stack.callback(process.kill)
         lines = [process.stdout.readline() for process in started if process.stdout]
         if not all(lines):
             raise SystemExit(f"bench: error: {way.name}: a rank printed nothing: {words}")

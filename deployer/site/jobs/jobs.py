@@ -484,9 +484,8 @@ def show_log(folder: str, follow_it: bool, out: Optional[IO[bytes]] = None) -> N
             return
         if out is None and _reader_is_gone(1):
             raise BrokenPipeError
-        judged = files.status(os.path.join(folder, result.RESULT_FILE))  # written after each step, the last one too
-        if judged and judged.st_mtime != seen:
-            pause, seen = _FIRST, judged.st_mtime
+        judged = getattr(files.status(os.path.join(folder, result.RESULT_FILE)), "st_mtime", 0.0)  # after each step
+        pause, seen = (pause if judged == seen else _FIRST), judged
         if time.time() - asked > pause:
             try:
                 now = state(number, result.launch(folder).scheduler)
