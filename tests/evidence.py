@@ -44,6 +44,13 @@ def leave(folder: str, nodes: int, ranks_per_node: int, collected: bool) -> None
             _write(folder, f"ranks/{host}{rank_record.SUFFIX}", "".join(lines))
 
 
+def differ(folder: str) -> None:
+    """Let every other node of a job that ``leave`` made have another MPI library, each its own."""
+    for number, path in enumerate(sorted(Path(folder, "hosts").glob("*.json"))):
+        if number % 2:
+            path.write_text(path.read_text().replace("build-id:aa", f"build-id:{number:06x}"))
+
+
 def recorded(folder: object, name: str) -> str:
     """Return the record ``name`` that a rank wrote into a folder on this machine."""
     return rank_record.latest(Path(str(folder), node_name() + rank_record.SUFFIX).read_text())[name]

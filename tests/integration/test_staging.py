@@ -134,7 +134,7 @@ def test_slurm_sends_the_bundle_to_many_nodes(clean: Site) -> None:
         as_another = f"setpriv --reuid 2002 --regid 2002 --clear-groups sh -c '{take}'"
         clean.lab.sh(node, "root", as_another).check("take the names")
     plan = f"$(grep -l {NAME} {WORKSPACE}/images/*/receipt.json | xargs dirname)/plans/lab.json"
-    change = r's/"broadcast": *16/"broadcast":2/'
+    change = r's/"broadcast": *[0-9]*/"broadcast":2/'
     clean.alice(f"cp {plan} plan.json && sed -i '{change}' {plan} && ! cmp -s plan.json {plan}")
     try:
         result = clean.run(*STAGED, "--", "python3", "-c", CODE, bundle=NAME)

@@ -29,6 +29,7 @@ from tests.lab import (
     bench_delta,
     bench_imb,
     bench_journey,
+    bench_login,
     bench_network,
     bench_overhead,
     bench_pack,
@@ -38,7 +39,9 @@ from tests.lab import (
     bench_scale,
     bench_staging,
     bench_start,
+    bench_storm,
     bench_unpack,
+    bench_width,
 )
 from tests.lab.engine import take_engine
 from tests.lab.software import find_python36
@@ -216,6 +219,9 @@ def main() -> None:
     bench_rehearse.add_parser(verbs)
     bench_published.add_parser(verbs)
     bench_scale.add_parser(verbs)
+    bench_login.add_parser(verbs)
+    bench_storm.add_parser(verbs)
+    bench_width.add_parser(verbs)
     command = verbs.add_parser("import")
     command.add_argument("--image", default="deployer/digits-horovod:1.0.0")
     command.add_argument("--module", default="tensorflow")

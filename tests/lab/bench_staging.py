@@ -158,7 +158,7 @@ def _on_host(path: str, binds: list[tuple[str, str]]) -> str:
     return path
 
 
-def _is_below(path: str, base: str) -> bool:
+def is_below(path: str, base: str) -> bool:
     of_the_node = path in _ABOVE or path.startswith(apptainer.PREFIX + "/")
     return path.startswith(base + "/") and not of_the_node
 
@@ -169,11 +169,11 @@ def _show(staging: str, ranks: dict[int, list[Operation]], most: int) -> None:
     print("  in brackets: in the job's folder")
     for rank in (first, *others):
         found = ranks[rank]
-        shared, software = ([each for each in found if _is_below(each.path, base)] for base in (SHARED, SOFTWARE))
+        shared, software = ([each for each in found if is_below(each.path, base)] for base in (SHARED, SOFTWARE))
         records = [each for each in shared if _JOB.match(each.path)]
         print(f"  rank {rank}: {len(shared)}, {len(software)}, {len(found)} [{len(records)}]")
         for (call, path), count in collections.Counter(records).most_common():
             print(f"    {count:5} {call:12} {path}  [job]")
-    shared = [each for each in ranks[others[-1]] if _is_below(each.path, SHARED)]
+    shared = [each for each in ranks[others[-1]] if is_below(each.path, SHARED)]
     for (call, path), count in collections.Counter(shared).most_common(most):
         print(f"    {count:5} {call:12} {path}")

@@ -148,17 +148,18 @@ class Lab:
 
     # ------------------------------------------------------------ up and down
 
-    def up(self, nodes: int | None = None, scratch: str | None = None) -> UpReport:
+    def up(self, nodes: int | None = None, scratch: str | None = None, cores: int | None = None) -> UpReport:
         """Bring the lab up, or repair what is missing of it, and undo every fault.
 
-        Arguments that are not given are as they were the last time. A lab that is up with another definition (other
+        With ``cores``, each node has so many, even if several of them are one core of this machine. Arguments that are
+        not given are as they were the last time. A lab that is up with another definition (other
         arguments, or the code here has changed) is started anew.
         """
         begin = time.monotonic()
         host.check()
         with self._locked():
             before = self._load()
-            definition = self._define(before[0] if before else None, nodes, scratch)
+            definition = self._define(before[0] if before else None, nodes, scratch, cores)
             digest = definition.digest(self.state)
             if before and before[1] != digest and self._holders():
                 self._say("its definition has changed: starting anew")
@@ -303,12 +304,19 @@ class Lab:
         except (ValueError, KeyError, TypeError) as error:
             raise LabError(f"cannot read {self.state.record}: {error!r}", f"{self._command()} down --purge") from error
 
-    def _define(self, before: Definition | None, nodes: int | None, scratch: str | None) -> Definition:
+    def _define(
+        self, before: Definition | None, nodes: int | None, scratch: str | None, cores: int | None
+    ) -> Definition:
+        cpus = host.usable_cpus()
+        if cores is None and nodes is None and before and len(before.site.host_cpus) > len(cpus):
+            cpus = before.site.host_cpus
         if nodes is None:
             nodes = before.site.compute_nodes if before else _DEFAULT_NODES
+        if cores:
+            cpus *= -(-nodes * cores // len(cpus))
         site = Site(
             compute_nodes=nodes,
-            host_cpus=host.usable_cpus(),
+            host_cpus=cpus,
             memory_mb=node_memory_mb(host.total_memory_mb(), nodes),
             scratch=scratch or (before.site.scratch if before else _DEFAULT_SCRATCH),
             root=self._find_root(before),

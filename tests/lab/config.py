@@ -37,6 +37,7 @@ def slurm_conf(site: Site) -> str:
         f" RealMemory={site.memory_mb} State=UNKNOWN"
         for node in site.compute
     )
+    all_real = len(site.host_cpus) <= max(site.host_cpus) + 1  # a node may have more cores than the machine
     settings = "SelectType=select/cons_tres\nSelectTypeParameters=CR_Core\n"
     partitions = "PartitionName=batch Nodes=ALL Default=YES MaxTime=INFINITE State=UP\n"
     if site.mixed:
@@ -60,8 +61,8 @@ SlurmdLogFile=/var/log/slurm/slurmd.log
 
 # No cgroup is mounted in the nodes, and none is needed to follow or to pin a task.
 ProctrackType=proctrack/linuxproc
-# task/none would ignore --cpu-bind. The prolog moves what is pinned to the node's own cores of the host.
-TaskPlugin=task/affinity
+# task/none ignores --cpu-bind. The prolog moves what is pinned to the node's own cores of the host.
+TaskPlugin=task/{"affinity" if all_real else "none"}
 TaskProlog={TASK_PROLOG}
 JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
@@ -103,7 +104,7 @@ def slurmd_topology(host_cpus: Sequence[int]) -> str:
 
     So cores are numbered alike whether or not the machine below has hyperthreads or several sockets.
     """
-    return f"pack:1 core:{max(host_cpus) + 1} pu:1"
+    return f"pack:1 core:{max(*host_cpus, len(host_cpus) - 1) + 1} pu:1"
 
 
 def task_prolog(cpus: Sequence[int]) -> str:

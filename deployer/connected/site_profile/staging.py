@@ -11,7 +11,7 @@ from deployer.contract.site.plan import DISK, MEMORY, SQUASHFS, StartOption
 FEW_NODES = 4
 
 #: From this many nodes on, Slurm sends the image file from node to node instead of having each node read it.
-MANY_NODES = 16
+MANY_NODES = 128
 
 _MEMORY_TYPES = ("tmpfs", "ramfs")
 #: Every node has it, but /tmp may be small, or cleared during a job.

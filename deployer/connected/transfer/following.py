@@ -23,8 +23,9 @@ _SMALL = 1024 * 1024
 _MOST = 100_000_000
 #: Larger files to which programs only append: of these, the new bytes are copied.
 _APPENDED = re.compile(r"tfevents|\.(log|out|err|txt|csv|tsv|jsonl|wandb)$")
-#: Rounds between two questions for the job's state, which start programs on the login node.
-_ROUNDS = 6
+#: Rounds between two questions for the job's state, which start programs on the login node: the job's end shows in its
+#: files first.
+_ROUNDS = 18
 #: The most seconds between two attempts to connect again.
 _AGAIN = 60.0
 #: In the laptop's folder: the name of the job. Its other names are the job's own, or ``.part`` files.

@@ -1,5 +1,6 @@
 """status, logs, cancel, and following a job to its end."""
 
+import io
 import os
 import select
 import shutil
@@ -329,10 +330,8 @@ def status(folder: str) -> Status:
         new = describe(launch, folder, None, None)
         doubt = new._replace(problem="perhaps it was submitted: " + error.message, remedy=error.hint)
         return new if new.problem else doubt
-    if not groups.is_group(folder):
-        return describe(launch, folder, known, state(known, launch.scheduler) if known else None)
-    ids = job_ids(folder)
-    return _of_group(launch, folder, ids, states([(number, launch.scheduler) for number in ids]))
+    ids = job_ids(folder) or ([known] if known else [])
+    return described(launch, folder, ids, states([(number, launch.scheduler) for number in ids]))
 
 
 def described(launch: Launch, folder: str, ids: Sequence[str], known: Mapping[str, JobState]) -> Status:
@@ -419,11 +418,10 @@ def follow(folder: str, tell: Callable[[str], None]) -> None:
         time.sleep(pause)
         pause = min(pause * _GROWTH, _LAST)
     ended = _ended(folder, submitted, known)
-    exit_code = ended.exit_code
-    tell("{}{}".format(ended.state, "" if exit_code is None else ", exit %d" % exit_code))
+    tell("{}{}".format(ended.state, "" if ended.exit_code is None else ", exit %d" % ended.exit_code))
     if following(folder):
         return
-    if exit_code != 0 or ended.state != "COMPLETED":
+    if ended.exit_code != 0 or ended.state != "COMPLETED":
         why = ended.problem or "it saved its state, and no job continues it"
         raise JobFailed(
             f"job {os.path.basename(folder)} ({submitted}) ended as {ended.state}: {why}",
@@ -452,7 +450,7 @@ def _ended(folder: str, number: str, known: Optional[JobState]) -> Status:
 def following(folder: str) -> str:
     """Return the folder of the job that continues this one; empty if none does."""
     try:
-        name = result.read(folder).maybe_text(result.NEXT)
+        name = result.read(folder, ranks=False).maybe_text(result.NEXT)
     except DeployerError:
         return ""
     return os.path.join(os.path.dirname(folder), name) if name else ""
@@ -460,15 +458,10 @@ def following(folder: str) -> str:
 
 def tail(folder: str, lines: int = _TAIL) -> List[str]:
     """Return the last lines of a job's log."""
-    path = result.log(folder)
-    try:
-        with files.open_regular(path) as stream:
-            stream.seek(max(0, os.fstat(stream.fileno()).st_size - 256 * lines))
-            return stream.read().decode("utf-8", "replace").splitlines()[-lines:]
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        files.refuse_unseen(path, error)
+    path, end = result.log(folder), io.BytesIO()
+    state = files.status(path)
+    _copy_from(path, max(0, (state.st_size if state else 0) - 256 * lines), end, b"")
+    return end.getvalue().decode("utf-8", "replace").splitlines()[-lines:]
 
 
 def show_log(folder: str, follow_it: bool, out: Optional[IO[bytes]] = None) -> None:
@@ -480,8 +473,7 @@ def show_log(folder: str, follow_it: bool, out: Optional[IO[bytes]] = None) -> N
     number = job_id(folder)
     if not files.exists(result.log(folder)) and not (follow_it and number):
         raise UsageError(f"{os.path.basename(folder)} has no log yet", "see: status")
-    at, asked, ended, answered = 0, 0.0, False, time.time()
-    last = b""
+    at, asked, ended, answered, pause, seen, last = 0, 0.0, False, time.time(), _FIRST, 0.0, b""
     while True:
         copied, last = _copy_from(result.log(folder), at, target, last)
         at += copied
@@ -492,7 +484,9 @@ def show_log(folder: str, follow_it: bool, out: Optional[IO[bytes]] = None) -> N
             return
         if out is None and _reader_is_gone(1):
             raise BrokenPipeError
-        if time.time() - asked > 2 * _FIRST:
+        judged = getattr(files.status(os.path.join(folder, result.RESULT_FILE)), "st_mtime", 0.0)  # after each step
+        pause, seen = (pause if judged == seen else _FIRST), judged
+        if time.time() - asked > pause:
             try:
                 now = state(number, result.launch(folder).scheduler)
             except TransferError:
@@ -501,7 +495,7 @@ def show_log(folder: str, follow_it: bool, out: Optional[IO[bytes]] = None) -> N
             else:
                 answered = time.time()
                 ended = now is None or not now.active  # one more round, for output written in the meantime
-            asked = time.time()
+            asked, pause = time.time(), min(pause * _GROWTH, _LAST)
             if ended:
                 continue
         time.sleep(_FIRST / 2)
@@ -535,8 +529,7 @@ def _copy_from(path: str, offset: int, target: IO[bytes], last: bytes) -> Tuple[
 
 def state(number: str, kind: str = "") -> Optional[JobState]:
     """Return the scheduler's state of the job with this id; None if it has forgotten it. ``kind`` is its scheduler."""
-    known = scheduler(number, kind)
-    return known.parse_states(*ask(known.states([number]))).get(number)
+    return states([(number, kind)]).get(number)
 
 
 def states(submitted: Sequence[Tuple[str, str]]) -> Dict[str, JobState]:
@@ -571,7 +564,7 @@ def _outcome(folder: str) -> _Outcome:
     if not files.is_file(os.path.join(folder, result.RESULT_FILE)):
         return _Outcome()
     try:
-        fields = result.read(folder)
+        fields = result.read(folder, ranks=False)
         wrong = next(iter(errors(result.findings(fields))), None)
         payload = fields.record.get("payload")
         numbers = payload.items() if isinstance(payload, dict) else ()
@@ -583,8 +576,7 @@ def _outcome(folder: str) -> _Outcome:
 
 def _cause(folder: str, outcome: _Outcome, word: str) -> Optional[Finding]:
     """Return why a job ended: the most specific cause in result.json, the scheduler's state, and the log."""
-    wrong = outcome.wrong
-    unfinished = outcome.exit_code is None
+    wrong, unfinished = outcome.wrong, outcome.exit_code is None
     if word in causes.ENDS and (unfinished or (word not in _ASKED and (wrong is None or wrong.code not in _EXPLAINED))):
         return causes.ended("job", word, result.told(folder))
     if unfinished and word != "COMPLETED":

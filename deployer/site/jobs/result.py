@@ -49,6 +49,8 @@ RANKS_FOLDER = "ranks"
 ROOT_SUFFIX = ".root"
 _MAX_ROOT = 64 * 1024
 _MAX_RESULT = 64 * 1024 * 1024
+#: The records of the ranks in a result.json, as ``write`` writes them: nearly all of it.
+_ROWS = re.compile(rb'(?<=^  "ranks": )\[\n(    \{.*\},?\n)+  \]', re.MULTILINE)
 #: Bytes. A payload's own result is a summary, so a larger file is a mistake.
 _MAX_PAYLOAD = 16 * 1024 * 1024
 #: The number of bytes at the end of a rank's log and of the job's log that can show why it ended.
@@ -177,11 +179,6 @@ def gather(folder: str) -> "Evidence":
     )
 
 
-def node_file(host: str) -> str:
-    """Return the name of the file with the evidence of a node's ranks."""
-    return f"node-{host}.json"
-
-
 def log(folder: str) -> str:
     """Return the path of a job's log, or of the batch system's own file until job.sh has begun."""
     path = os.path.join(folder, LOG)
@@ -189,15 +186,16 @@ def log(folder: str) -> str:
     return os.path.join(folder, own[-1]) if own else path
 
 
-def read_file(path: str) -> Fields:
-    """Parse a result.json, which may have a record for each of thousands of ranks."""
+def read_file(path: str, ranks: bool = True) -> Fields:
+    """Parse a result.json, which may have a record for each of thousands of ranks; or without these records."""
     data = files.read_bytes(path, limit=_MAX_RESULT)
+    data = data if ranks else _ROWS.sub(b"[]", data, 1)
     return json_records.loads(data, "result", path, own=True, limit=json_records.MAX_LARGE)
 
 
-def read(folder: str) -> Fields:
-    """Return a job's result.json. Raises UsageError if it is missing or malformed."""
-    return read_file(os.path.join(folder, RESULT_FILE))
+def read(folder: str, ranks: bool = True) -> Fields:
+    """Return a job's result.json, as ``read_file``. Raises UsageError if it is missing or malformed."""
+    return read_file(os.path.join(folder, RESULT_FILE), ranks)
 
 
 def findings(fields: Fields) -> List[Finding]:
@@ -245,9 +243,7 @@ def _payload(path: str) -> Tuple[Any, Any]:
     """Return (the JSON that the payload wrote, None), or (None, the reason); (None, None) if it wrote nothing."""
     if not files.is_file(path) or os.path.getsize(path) == 0:
         return None, None
-    if os.path.getsize(path) > _MAX_PAYLOAD:
-        return None, "larger than %d bytes" % _MAX_PAYLOAD
     try:
-        return json_records.parse(files.read_bytes(path), path), None
+        return json_records.parse(files.read_bytes(path, limit=_MAX_PAYLOAD), path), None
     except DeployerError as error:
         return None, error.message

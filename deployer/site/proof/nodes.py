@@ -1,4 +1,8 @@
-"""Nodes and ranks in texts: sort nodes by number, and group findings that differ only in the node or the rank."""
+"""Nodes and ranks in texts: sort nodes by number, and group findings that differ only in the node or the rank.
+
+No text grows with a job: it names a few nodes, and of the findings with one code a few are whole. The records of the
+nodes and ranks in the job's folder have the rest.
+"""
 
 import re
 from collections import OrderedDict
@@ -10,6 +14,9 @@ from deployer.site.proof.rank_record import render_numbers
 _PARTS = re.compile(r"(\d+)")
 _RANK = re.compile(r"rank [0-9]+$")
 _NODES, _RANKS = "nodes", "ranks"
+#: The most ranges of nodes or ranks in a text, and the most findings of one code with their own messages.
+_MOST, _ALIKE = 16, 4
+_OTHERS = "the same as above, but the details differ: see the files in hosts/ and ranks/ of the job's folder"
 
 
 def order(name: str) -> List[Tuple[int, str]]:
@@ -25,7 +32,8 @@ def shown(names: Iterable[str]) -> str:
             ranges[-1].append(name)
         else:
             ranges.append([name])
-    return ", ".join("-".join(dict.fromkeys((names[0], names[-1]))) for names in ranges)
+    texts = ["-".join(dict.fromkeys((names[0], names[-1]))) for names in ranges]
+    return ", ".join(texts[:_MOST] + ["..."] * (len(texts) > _MOST))
 
 
 def _next(name: str) -> str:
@@ -45,9 +53,15 @@ def rank(task: int) -> str:
 def grouped(found: Iterable[Finding], nodes: Container[str]) -> List[Finding]:
     """Return findings in order, merging those that differ only in their rank, or in their node, one of ``nodes``."""
     groups: Dict[Finding, Dict[str, None]] = OrderedDict()
+    alike: Dict[str, List[Finding]] = {}
     for item in found:
         kind = _NODES if item.subject in nodes else _RANKS if _RANK.match(item.subject) else item.subject
-        groups.setdefault(item._replace(subject=kind), OrderedDict())[item.subject] = None
+        merged, known = item._replace(subject=kind), alike.setdefault(item.code, [])
+        if merged not in groups:
+            known.append(merged)
+            if len(known) > _ALIKE:
+                merged = known.pop()._replace(message=_OTHERS, remedy=known[0].remedy)
+        groups.setdefault(merged, OrderedDict())[item.subject] = None
     return [item._replace(subject=_subject(item.subject, list(subjects))) for item, subjects in groups.items()]
 
 
@@ -55,5 +69,6 @@ def _subject(kind: str, subjects: Sequence[str]) -> str:
     if len(subjects) == 1:
         return subjects[0]
     if kind == _RANKS:
-        return "ranks " + render_numbers({int(subject.partition(" ")[2]) for subject in subjects})
+        ranges = render_numbers({int(subject.partition(" ")[2]) for subject in subjects})
+        return "ranks " + ",".join(ranges.split(",")[:_MOST] + ["..."] * (ranges.count(",") >= _MOST))
     return "%d nodes: %s" % (len(subjects), shown(subjects))

@@ -40,7 +40,7 @@ from deployer.site.rank import host_probe, payload_monitor
 from deployer.site.run.job_script.staging_script import BEGIN, EVIDENCE, ROOTFS, STUBS, TEMPORARY, TOOL
 from deployer.site.storage import space
 from deployer.site.storage.store import ENGINE, VARIANTS, WHEELS, InstalledImage, Store
-from deployer.system import files, process, terminal, workers
+from deployer.system import files, process, workers
 from deployer.system.trust import verify
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
@@ -163,8 +163,7 @@ def stage(request: StageRequest) -> int:
         with files.errors_named("stage the image"):
             _hold(request)
     except DeployerError as error:
-        _answer(error.exit_code, error.message)
-        terminal.complain(error.lines())
+        _answer(error.exit_code, error.message)  # not printed as well: each of a thousand nodes would
     finally:
         if request.home:
             if request.keep and files.lexists(request.home + payload_monitor.KEPT):
@@ -459,7 +458,7 @@ def _publish(request: StageRequest) -> None:
     """Write all evidence of this node's ranks to one file in the job's folder. The job continues if that fails."""
     texts = result.texts(os.path.join(request.into, EVIDENCE))
     host = socket.gethostname()
-    path = os.path.join(request.out, result.node_file(host))
+    path = os.path.join(request.out, f"node-{host}.json")
     try:
         files.write_text(path, json_records.pretty(evidence.record(evidence.NodeRecord(host, texts))))
     except DeployerError as error:

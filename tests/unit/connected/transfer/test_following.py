@@ -157,7 +157,7 @@ def test_a_job_is_followed_to_its_end_through_a_lost_connection(site: _Site, tmp
     status = following.follow(connect, [], lambda _: copy, 10.0, said.append, pauses.append)
     assert not status.flag("active")
     assert said == ["the connection closed; trying again in 10 s"] * 2 + ["copied output.log"]
-    assert pauses == [10.0] * 8
+    assert pauses == [10.0] * 20
 
 
 def test_a_connection_that_cannot_be_made_at_first_is_an_error(site: _Site, tmp_path: Path) -> None:

@@ -30,3 +30,36 @@ def test_a_job_of_any_ranks_has_three_files_per_node(tmp_path, monkeypatch, node
     count, record = opened(tmp_path / "job", monkeypatch)
     assert count == CONSTANT + 3 * nodes
     assert (record["world_size"], len(record["ranks"])) == (nodes * ranks_per_node, nodes * ranks_per_node)
+
+
+def _judged(folder, nodes, spoil):
+    """Judge a job of many nodes whose evidence is spoilt; return what a user reads of its findings, and its result."""
+    evidence.leave(str(folder), nodes, 2, collected=True)
+    spoil(folder)
+    result.write_result(str(folder), StepOutcome("payload", 0, None, "7", 1000, 1010))
+    texts = [str(item) + item.remedy for item in result.findings(result.read(str(folder)))]
+    return texts, result.read(str(folder)).record
+
+
+def _without_every_other(folder):
+    for path in sorted((folder / "hosts").glob("*.json"))[1::2]:
+        for each in folder.glob(f"*/*{path.stem}*"):
+            each.unlink()
+
+
+@pytest.mark.parametrize("spoil", [lambda folder: evidence.differ(str(folder)), _without_every_other])
+def test_what_a_user_reads_does_not_grow_with_the_nodes(tmp_path, spoil):
+    """Every other node has another MPI library, each its own, or left nothing."""
+    few, _ = _judged(tmp_path / "few", 80, spoil)
+    many, record = _judged(tmp_path / "many", 320, spoil)
+    assert len(many) == len(few)
+    assert sum(map(len, many)) <= sum(map(len, few)) + 20 * len(few)  # numbers have more digits
+    assert any("160" in text or "156 nodes" in text for text in many)
+    assert record["exit_code"] == 3
+
+
+def test_a_result_is_read_without_its_ranks(tmp_path):
+    """As `jobs` does, for all other fields."""
+    _, whole = _judged(tmp_path / "job", 3, lambda _: None)
+    assert len(whole["ranks"]) == 6
+    assert result.read(str(tmp_path / "job"), ranks=False).record == {**whole, "ranks": []}

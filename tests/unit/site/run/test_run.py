@@ -924,6 +924,30 @@ def log_of(folder, follow=True):
         return stream.read()
 
 
+def test_who_follows_a_log_asks_rarely_until_the_result_changes(store, programs, monkeypatch):
+    """An hour of `logs -f` asks the batch system 300 times at most, and sees the end at once."""
+    fake_slurm(programs, "RUNNING", log="one\n")
+    folder = submitted(store)
+    begun = now = time.time()
+    written, asked = begun + 3600, []
+
+    def sleep(seconds):
+        nonlocal now
+        if now < written <= now + seconds:
+            made.write(os.path.join(folder, "result.json"), {})
+        now += seconds
+
+    def state(*_):
+        asked.append(now)
+        return JobState("RUNNING" if now < written else "COMPLETED", active=now < written)
+
+    monkeypatch.setattr(jobs, "time", types.SimpleNamespace(time=lambda: now, sleep=sleep))
+    monkeypatch.setattr(jobs, "state", state)
+    assert log_of(folder) == b"one\n"
+    assert 200 < len(asked) < 300
+    assert asked[-1] - written <= 2
+
+
 def test_cancel_and_logs(store, programs, tmp_path):
     fake_slurm(programs, "RUNNING", log="one\ntwo\n")
     made.program(programs, "scancel", f'echo "$1" >{tmp_path}/cancelled')
