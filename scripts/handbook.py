@@ -11,12 +11,12 @@ from deployer.cli.laptop import main as laptop
 from deployer.cli.site import main as site
 from deployer.cli.site.common import Front
 from deployer.connected.image.definition import definition
-from deployer.connected.image.definition.reference import table
 from deployer.connected.site_profile import profile
 from deployer.contract.base import pages
 from deployer.system.tool import documents
 from scripts import output_schemas, variables
 from scripts.command_tree import commands
+from scripts.reference import table
 
 _READERS = {
     "On the laptop and at the site": variables.BOTH,

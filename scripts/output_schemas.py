@@ -20,7 +20,6 @@ from deployer.connected.ground.caches import CacheUsage, Pruned
 from deployer.connected.ground.sign import Signed
 from deployer.connected.ground.yaml_model import described
 from deployer.connected.image.build import BuildResult
-from deployer.connected.image.definition.reference import Schema
 from deployer.connected.site_profile.gaps import Gap
 from deployer.connected.transfer.capture_site import CapturedPartition
 from deployer.connected.transfer.push import FolderPush, Pushed
@@ -40,6 +39,7 @@ from deployer.site.jobs.jobs import Status
 from deployer.site.run.where import ImagePlace
 from deployer.site.storage.events import Event
 from deployer.site.storage.store import Receipt
+from scripts.reference import Schema
 
 #: The types of several keys, with spaces between the keys; ``?`` is before those that may be missing.
 _Keys = Mapping[str, Any]
@@ -113,7 +113,7 @@ COMMANDS: Mapping[str, Sequence[Any]] = {
     "gc": [{"dry_run": bool, "garbage": list[Garbage]}, {"dry_run": bool, "job_folders": list[Any]}],
     "init": [{"folder": str, "files": list[str]}],
     "inspect": [
-        Manifest, _PAGE, {"packages": list[str]}, 
+        Manifest, _PAGE, {"packages": list[str]},
         {"kind mode path": str, "size": int, "sha256 target": _TEXT},
     ],
     "install": [_INSTALLED],
@@ -128,9 +128,7 @@ COMMANDS: Mapping[str, Sequence[Any]] = {
     "profile list": [{"profiles": list[str], "about": dict[str, Any]}],
     "profile publish": [{"files": list[str]}],
     "profile show": [dict[str, Any]],
-    "profile sign": [{"signature key": str}],
     "profile validate": [{"valid": bool, "names": list[str], "missing": dict[str, list[Gap]]}],
-    "profile verify": [{"signed": [{"path who key": str}]}],
     "push": [Pushed, FolderPush, PushedPlan],
     "pyz": [{"path digest": str, "size": int}],
     "receipt": [{"receipt": str, "segments": int}],

@@ -6,10 +6,10 @@ import pytest
 
 from deployer.cli.laptop import main as laptop
 from deployer.connected.image.definition import definition
-from deployer.connected.image.definition.reference import Schema, table
 from deployer.connected.site_profile import profile
 from deployer.system.tool import documents
 from scripts.handbook import handbook
+from scripts.reference import Schema, table
 
 #: A key, its type, what it means.
 _ROW = re.compile(r"\| `(\S+)` \| (.*?): (\S.*) \| .*\|$")

@@ -7,7 +7,6 @@ from typing import Any
 from deployer.cli.site import common
 from deployer.connected.image import init as initialising
 from deployer.connected.image.definition.definition import load, schema
-from deployer.connected.image.definition.reference import table
 from deployer.connected.image.lint.lint import lint
 from deployer.contract.base import json_records
 from deployer.contract.base.errors import Refused, UsageError
@@ -44,9 +43,7 @@ def add_parsers(subparsers: Any) -> None:
     common.flag(command, "--json", "print the findings for programs")
 
     command = common.add_command(subparsers, "schema", _schema, has_record=False)
-    instead = command.add_mutually_exclusive_group()
-    common.flag(instead, "--table", "print a Markdown table for people instead")
-    common.add(instead, "--output", "COMMAND", "print the JSON schema of what `COMMAND --json` prints", nargs="+")
+    common.add(command, "--output", "COMMAND", "print the JSON schema of what `COMMAND --json` prints", nargs="+")
 
 
 def _init(args: argparse.Namespace) -> None:
@@ -99,7 +96,5 @@ def _schema(args: argparse.Namespace) -> None:
         if command not in known:
             raise UsageError(f"no command {command!r} prints a record{guess(command, known)}", "see: docs/records.md")
         terminal.show_json(known[command], indent=2)
-    elif args.table:
-        terminal.show_text(table(schema()))
     else:
         terminal.show_json(schema(), indent=2)

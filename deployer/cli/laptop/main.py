@@ -7,11 +7,9 @@ import threading
 from collections.abc import Sequence
 from types import FrameType
 
-from deployer.cli.laptop import namesake
 from deployer.cli.site import common
 from deployer.cli.site.common import Command
 from deployer.connected.ground import xdg
-from deployer.system import terminal
 
 #: The commands by task, as ``--help`` lists them.
 GROUPS = {
@@ -26,8 +24,8 @@ GROUPS = {
                 "bundles/trained"),
         Command("build", "laptop.build", "build a definition's image in the Docker engine", "bundles/trained"),
         Command("fetch", "laptop.fetch", "run a job once with internet, and keep what it downloads", "bundles/trained"),
-        Command("schema", "laptop.definitions", "print the keys of bundle.yaml, as a JSON schema or a table",
-                "--table"),
+        Command("schema", "laptop.definitions", "print the JSON schema of bundle.yaml, or of a command's record",
+                "--output status"),
     ),
     "make a bundle and look into it": (
         Command("pack", "laptop.pack", "flatten an image and pack it into one bundle",
@@ -43,7 +41,7 @@ GROUPS = {
     "prepare it for a site": (
         Command("capture", "laptop.capture", "make a site's profile over ssh: capture its nodes, list decisions",
                 "login1.example.org -o lab.yaml"),
-        Command("profile", "laptop.profiles", "list, show, validate, compare and sign site profiles", "validate lab"),
+        Command("profile", "laptop.profiles", "list, show, validate, compare, publish site profiles", "validate lab"),
         Command("check", "laptop.check", "predict whether a bundle will run on a site", "trained.tar --site lab"),
         Command("rehearse", "laptop.rehearse", "run a job here as a site would, without a network",
                 "trained.tar --site lab"),
@@ -99,7 +97,7 @@ PATHS = (
         "pack trained --site lab.yaml -o trained.tar", "push trained.tar --to DIR",
     )),
     ("as a site's admin, to publish the site's profile", (
-        "capture login1.example.org", "profile validate FILE.yaml", "profile publish FILE.yaml --key KEY -o DIR",
+        "capture login1.example.org", "profile validate FILE.yaml", "profile publish FILE.yaml -o DIR",
     )),
 )  # fmt: skip
 
@@ -121,16 +119,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, _interrupt)
         sys.unraisablehook = _interrupt_again
-        _warn_about_namesake()
     words = list(sys.argv[1:] if argv is None else argv)
     return common.run(front(), words, str(xdg.state_folder("logs")))
-
-
-def _warn_about_namesake() -> None:
-    version = namesake.version()
-    if version:
-        terminal.warn(f"another program, deployer {version}, is in this environment and has files of the same names")
-        terminal.hint("hint", "install deployer-hpc in an environment of its own: uv tool install, or pipx install")
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

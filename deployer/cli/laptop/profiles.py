@@ -1,4 +1,4 @@
-"""deployer profile: list, show, validate, diff, sign, verify, schema."""
+"""deployer profile: list, show, validate, diff, publish, schema."""
 
 import argparse
 import json
@@ -13,7 +13,6 @@ from deployer.connected.ground.yaml_model import KeyPath
 from deployer.connected.site_profile import gaps, published, search
 from deployer.connected.site_profile import profile as profiles
 from deployer.connected.site_profile.profile import Profile, Resolved
-from deployer.connected.site_profile.signatures import sign_profile, signature_path, verify_profile
 from deployer.connected.site_profile.summary import only_captured, summary
 from deployer.contract.base.errors import DeployerError, MissingTool, UsageError
 from deployer.contract.base.text import counted
@@ -44,22 +43,12 @@ def add_parsers(subparsers: Any) -> None:
     common.add(verb, "old", "A", _SITE)
     common.add(verb, "new", "B", _SITE)
     verb.example = "deployer profile diff before.yaml lab.yaml"
-    verb = common.add_command(verbs, "sign", _sign, "sign a profile with an OpenSSH key and write FILE.sig")
-    common.add(verb, "file", "FILE", "a profile", type=Path)
-    common.add(verb, "--key", "KEY", "a private key, or an agent's .pub", type=Path, required=True)
-    verb.example = "deployer profile sign lab.yaml --key ~/.ssh/id_ed25519"
-    verb = common.add_command(verbs, "verify", _verify, "check who signed a profile and the profiles that it extends")
-    common.add(verb, "file", "FILE", "a profile", type=Path)
-    common.add(verb, "--signers", "FILE", "an allowed_signers file", type=Path, required=True)
-    verb.example = "deployer profile verify lab.yaml --signers allowed_signers"
-    text = "write a profile with its facts and a signature, for /etc/deployer at the site"
+    text = "write a profile with its facts, for /etc/deployer at the site"
     verb = common.add_command(verbs, "publish", _publish, text)
     common.add(verb, "site", "SITE", _SITE)
-    common.add(verb, "--key", "KEY", "a private key, or an agent's .pub", type=Path, required=True)
     common.add(verb, "-o", "--output", "DIR", "write the files to this folder", type=Path, required=True)
-    verb.example = "deployer profile publish lab.yaml --key ~/.ssh/id_ed25519 -o published"
-    verb = common.add_command(verbs, "schema", _schema, "print the JSON schema of profiles, for editors")
-    common.flag(verb, "--table", "print a Markdown table of all keys for people instead")
+    verb.example = "deployer profile publish lab.yaml -o published"
+    common.add_command(verbs, "schema", _schema, "print the JSON schema of profiles, for editors")
 
 
 def _list(args: argparse.Namespace) -> None:
@@ -185,32 +174,13 @@ def _diff(args: argparse.Namespace) -> None:
     terminal.show(counted(len(changes), "difference") if changes else "no differences")
 
 
-def _sign(args: argparse.Namespace) -> None:
-    key = sign_profile(args.file, args.key)
-    record = {"signature": str(signature_path(args.file)), "key": key.fingerprint}
-    line = f"signed by {key.fingerprint}: {signature_path(args.file)}"
-    common.show_result(args, record, line, f"for an allowed_signers file: WHO {key.line}")
-
-
-def _verify(args: argparse.Namespace) -> None:
-    signed = verify_profile(args.file, args.signers)
-    record = [{"path": str(item.path), "who": item.who, "key": item.key.fingerprint} for item in signed]
-    lines = [f"{item.path} is signed by {item.who} ({item.key.fingerprint})" for item in signed]
-    common.show_result(args, {"signed": record}, *lines)
-
-
 def _publish(args: argparse.Namespace) -> None:
-    path = published.publish(args.site, args.key, args.output)
-    names = [published.PROFILE, published.FACTS, published.SIGNATURE]
+    path = published.publish(args.site, args.output)
+    names = [published.PROFILE, published.FACTS]
     there = "at the site, as root: install -d /etc/deployer && install -m 644 profile.* /etc/deployer/"
     record = {"files": [str(path.with_name(name)) for name in names]}
     common.show_result(args, record, f"wrote {', '.join(names)}: {path.parent}", there)
 
 
-def _schema(args: argparse.Namespace) -> None:
-    if args.table:
-        from deployer.connected.image.definition.reference import table
-
-        terminal.show_text(table(profiles.schema()))
-    else:
-        terminal.show_json(profiles.schema(), indent=2)
+def _schema(_: argparse.Namespace) -> None:
+    terminal.show_json(profiles.schema(), indent=2)

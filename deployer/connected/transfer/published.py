@@ -1,7 +1,6 @@
-"""Fetch the profile that a site publishes: /etc/deployer/profile.json with its facts and signature.
+"""Fetch the profile that a site publishes: /etc/deployer/profile.json with its facts.
 
-Only root may have written it. A folder or file that others can write is refused, as `ssh` refuses such keys. The
-signature proves who made it (``connected/site_profile/published.py``).
+Only root may have written it. A folder or file that others can write is refused, as `ssh` refuses such keys.
 """
 
 from pathlib import Path
@@ -19,8 +18,8 @@ def fetch(remote: Remote) -> Profile | None:
     """Return the kept copy of the site's published profile, updated if it is new; None if there is none.
 
     Raises:
-        Refused: users other than root can write it, or its signer is not the pinned one.
-        IntegrityError: the signature or the facts do not match.
+        Refused: users other than root can write it.
+        IntegrityError: the facts do not match.
     """
     there = _look(remote)
     if f"{ADMINS_FOLDER}/{published.PROFILE}" not in there:
@@ -29,11 +28,10 @@ def fetch(remote: Remote) -> Profile | None:
     known = published.unchanged(remote.host, profile)
     if known:
         return known
-    limits = {published.FACTS: published.MAX_FACTS, published.SIGNATURE: published.MAX_SIGNATURE}
-    paths = {name: f"{ADMINS_FOLDER}/{name}" for name in limits}
-    data = {name: remote.fetch(path, limits[name]) if path in there else None for name, path in paths.items()}
-    kept = published.keep(Publication(remote.host, profile, data[published.FACTS], data[published.SIGNATURE]))
-    terminal.tell(f"deployer: {kept}")
+    path = f"{ADMINS_FOLDER}/{published.FACTS}"
+    facts = remote.fetch(path, published.MAX_FACTS) if path in there else None
+    kept = published.keep(Publication(remote.host, profile, facts))
+    terminal.tell(f"deployer: {remote.host} publishes a profile, {kept.profile.name}: {kept.paths[0]}")
     return kept.profile
 
 

@@ -79,8 +79,7 @@ ADMINS_FOLDER = "/etc/deployer"
 #: Prints the owner, permissions and path of the folder and of each existing file of a published profile. A link is
 #: refused, because it has all permissions: its target may be in a folder that others can write.
 _ADMINS = (
-    f"for path in {ADMINS_FOLDER} {ADMINS_FOLDER}/profile.json {ADMINS_FOLDER}/profile.facts.json "
-    f"{ADMINS_FOLDER}/profile.json.sig; do\n"
+    f"for path in {ADMINS_FOLDER} {ADMINS_FOLDER}/profile.json {ADMINS_FOLDER}/profile.facts.json; do\n"
     f'  [ -e "$path" ] && echo {MARK}admins=$(stat -c "%u %a" "$path") "$path"\n'
     "done; true"
 )

@@ -10,7 +10,6 @@ from deployer.contract.base import json_records
 from deployer.contract.base.json_records import Record
 
 MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
-INDEX_TYPE = "application/vnd.oci.image.index.v1+json"
 LAYOUT_FILE = "oci-layout"
 INDEX_FILE = "index.json"
 LAYOUT = json_records.dumps({"imageLayoutVersion": "1.0.0"})

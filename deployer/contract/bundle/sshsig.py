@@ -14,8 +14,6 @@ from deployer.contract.base.errors import IntegrityError
 
 #: A signature has one purpose: a signature from another namespace (for git or a file) is not valid for a bundle.
 NAMESPACE = "deployer-bundle"
-#: The namespace for site profiles. Such a signature is not valid for a bundle either.
-PROFILE_NAMESPACE = "deployer-profile"
 #: The namespace for scans, which other people may sign than bundles.
 SCAN_NAMESPACE = "deployer-scan"
 

@@ -8,7 +8,7 @@ from deployer.connected.ground import engine
 from deployer.connected.image.builders import choice
 from deployer.connected.image.builders.builder import Builder
 from deployer.connected.image.definition.definition import Definition
-from deployer.connected.image.lint import app, kept, layers, network, refuse_errors, secrets, stages
+from deployer.connected.image.lint import app, kept, network, refuse_errors, secrets, stages
 from deployer.connected.image.lint.source import DefinitionSource
 from deployer.connected.rootfs import imagelayers
 from deployer.connected.rootfs.entries import FileEntry
@@ -53,7 +53,6 @@ def lint(definition: Definition, accept: Collection[str] = ()) -> Linted:
                 of_image = [list(layer) for layer in opened]
                 root = _root(of_image)
                 tree, config = FlattenedRootfs(root), engine.image_config(client, image)
-                findings += layers.leftover(tree, image)
                 findings += secrets.in_image(in_tree(tree), config)
                 steps = [str(step.get("CreatedBy")) for step in reversed(engine.history(client, image))]
                 findings += secrets.beside(of_image, root, steps)

@@ -16,12 +16,7 @@ from deployer.connected.image.builders.features import Known
 from deployer.connected.image.definition.definition import load
 from deployer.connected.image.lint import RULES
 from deployer.connected.image.lint import lint as linting
-from deployer.connected.image.lint.layers import leftover
-from deployer.connected.rootfs.entries import FileEntry, InMemory
-from deployer.connected.rootfs.flatten import FlattenedRootfs
-from deployer.connected.rootfs.merge import Rootfs
 from deployer.contract.base.errors import Refused
-from deployer.contract.base.tarformat import FILE
 from deployer.contract.rules.findings import ERROR, Finding
 from tests import planted
 
@@ -175,51 +170,11 @@ def test_no_dockerfile_and_no_script_is_too_odd(tmp_path: Path, words: list[str]
     assert isinstance(found(tmp_path, {"Dockerfile": START + text, "r.txt": text, "r.sh": text}), list)
 
 
-# ------------------------------------------------------------------------------------------------ layers
-
-
-def layer(**files: int) -> list[FileEntry]:
-    """Return a layer with files of the sizes given; ``__`` stands for a slash."""
-    return [
-        FileEntry(FILE, name.replace("__", "/").encode(), 0o644, data=InMemory(bytes(size)))
-        for name, size in files.items()
-    ]
-
-
-MB = 1000 * 1000
-
-
-@pytest.mark.parametrize(
-    ("files", "said"),
-    [
-        (layer(tmp__a=2 * MB), "carries 2.0 MB of caches and temporary files: /tmp/a 2.0 MB"),
-        (layer(var__cache__apt__x=MB, var__lib__apt__lists__y=MB), "/var/cache/apt 1.0 MB, /var/lib/apt 1.0 MB"),
-        (layer(opt__a=5 * MB, tmp__a=9), None),
-    ],
-)
-def test_what_an_image_carries_in_vain_is_counted(files: list[FileEntry], said: str | None) -> None:
-    root = an_image()
-    root.apply(files)
-    items = list(leftover(FlattenedRootfs(root), "deployer/x:1"))
-    assert len(items) == (said is not None)
-    assert not said or said in items[0].message
-
-
-# ------------------------------------------------------------------------------------------------ the built image
-
-
-def an_image() -> Rootfs:
-    """Return a root with a program."""
-    root = Rootfs()
-    root.apply([FileEntry(FILE, b"usr/bin/python3", 0o755, data=InMemory(b"\x7fELF\0"))])
-    return root
-
-
 # ------------------------------------------------------------------------------------------------ all of them
 
 
 def test_every_code_has_a_trigger_a_near_miss_and_its_section() -> None:
-    of_layers = {"layers.leftover", "secrets.image"}
+    of_layers = {"secrets.image"}
     assert {code for code, *_ in TRIGGERS} | of_layers == set(RULES)
     assert {code for code, *_ in NEAR_MISSES} | of_layers == set(RULES)
     page = (ROOT / "docs" / "lint.md").read_text()

@@ -1,4 +1,4 @@
-"""What capture writes on a site is a profile on the laptop, and what a profile is signed by."""
+"""What capture writes on a site is a profile on the laptop."""
 
 import json
 import os
@@ -14,8 +14,7 @@ from deployer.connected.site_profile import profile as profiles
 from deployer.connected.site_profile import search
 from deployer.connected.site_profile.machine import Machine
 from deployer.connected.site_profile.plan import make_plan
-from deployer.connected.site_profile.signatures import sign_profile, verify_profile
-from deployer.contract.base.errors import IntegrityError, Refused, Unknown, UsageError
+from deployer.contract.base.errors import Unknown
 from deployer.contract.rules import drift
 from deployer.site.capture.capture import CaptureRequest, capture
 from deployer.site.capture.software import mpi
@@ -167,58 +166,3 @@ def test_diff(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found, extends = json.loads(capsys.readouterr().out)["differences"]
     assert (extends["place"], extends["severity"]) == ("extends", "note")
     assert (found["was"], found["now"], found["severity"]) == ("2.36", "2.41", "warning")
-
-
-# ------------------------------------------------------------------------------------------------ signatures
-
-
-@pytest.fixture(scope="module")
-def key(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("keys") / "admin"
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", path], check=True)
-    return path
-
-
-def signed(tmp_path: Path, key: Path) -> tuple[Path, Path]:
-    path, allowed = tmp_path / "site.yaml", tmp_path / "allowed_signers"
-    path.write_text("format: 1\nname: site\nextends: lab\n")
-    allowed.write_text(f"admin@site {key.with_suffix('.pub').read_text()}")
-    sign_profile(path, key)
-    return path, allowed
-
-
-@pytest.mark.thorough
-@pytest.mark.needs("ssh-keygen")
-def test_a_signed_profile_is_verified(tmp_path: Path, key: Path) -> None:
-    path, allowed = signed(tmp_path, key)
-    (found,) = verify_profile(path, allowed)  # what it extends came with deployer
-    assert (found.path, found.who) == (path, "admin@site")
-    over = tmp_path / "over.yaml"
-    over.write_text("format: 1\nextends: ./site.yaml\n")
-    with pytest.raises(Refused, match=r"over\.yaml is not signed"):
-        verify_profile(over, allowed)
-    sign_profile(over, key)
-    assert [each.path.name for each in verify_profile(over, allowed)] == ["over.yaml", "site.yaml"]
-
-
-@pytest.mark.needs("ssh-keygen")
-def test_a_changed_profile_and_a_strangers_key(tmp_path: Path, key: Path) -> None:
-    path, allowed = signed(tmp_path, key)
-    path.write_text(path.read_text() + "glibc: '2.0'\n")
-    with pytest.raises(IntegrityError, match=r"site\.yaml: the signature by"):
-        verify_profile(path, allowed)
-    path, allowed = signed(tmp_path, key)
-    allowed.write_text(f'admin@site namespaces="deployer-bundle" {key.with_suffix(".pub").read_text()}')
-    with pytest.raises(Refused, match="may not sign for the namespace deployer-profile"):
-        verify_profile(path, allowed)
-    allowed.write_text("")
-    with pytest.raises(Refused, match="it does not list that key"):
-        verify_profile(path, allowed)
-
-
-@pytest.mark.needs("ssh-keygen")
-def test_what_is_no_profile_is_not_signed(tmp_path: Path, key: Path) -> None:
-    (tmp_path / "x.yaml").write_text("format: 2\n")
-    with pytest.raises(UsageError):
-        sign_profile(tmp_path / "x.yaml", key)
-    assert not (tmp_path / "x.yaml.sig").exists()

@@ -66,8 +66,8 @@ def test_the_policy_for_bundles_decides_who_may_send_a_plan(store, tmp_path):
         with pytest.raises(error, match=said):
             take_plan.take(data, "it", store)
     message = update()
-    with pytest.raises(IntegrityError, match="made for b'deployer-profile'"):
-        take_plan.take(message + sshsig.armored(KEY.sign(message, sshsig.PROFILE_NAMESPACE)).encode(), "it", store)
+    with pytest.raises(IntegrityError, match="made for b'deployer-scan'"):
+        take_plan.take(message + sshsig.armored(KEY.sign(message, sshsig.SCAN_NAMESPACE)).encode(), "it", store)
     assert not files.lexists(image.newer_plan("lab"))
     taken = take_plan.take(update(key=KEY), "it", store)
     assert (taken.signers, taken.warnings) == ([f"me ({KEY.key.fingerprint})"], ())

@@ -8,10 +8,10 @@ from deployer.connected.image import inputs
 from deployer.connected.image.build import BuildOptions, build
 from deployer.connected.image.definition import fetched
 from deployer.connected.image.definition.definition import load, schema
-from deployer.connected.image.definition.reference import table
 from deployer.contract.base.errors import Refused, UsageError
 from deployer.contract.bundle.manifest import DataNeed
 from deployer.contract.site.plan import NO_MPI
+from scripts.reference import table
 
 ROOT = Path(__file__).resolve().parents[5]
 
