@@ -12,7 +12,7 @@ from typing import Any
 from deployer.cli.laptop.main import main
 from deployer.connected.image.bases import base
 from deployer.connected.image.builders import rewritten
-from deployer.connected.image.definition.settings import BuildSettings
+from deployer.connected.image.definition.settings import FOLDER, BuildSettings
 from deployer.system import process
 
 LIBRARY = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1"
@@ -37,12 +37,12 @@ def _patch() -> None:
         with open(LIBRARY, "rb") as stream:
             return {**contents(self, *folder), NAME: stream.read()}
 
-    def with_clock(self: BuildSettings, folder: str) -> dict[str, str]:
-        return {**environment(self, folder), **CLOCK, **ZONE}
+    def with_clock(self: BuildSettings, *folder: str) -> dict[str, str]:
+        return {**environment(self, *folder), **CLOCK, **ZONE}
 
     def with_preload(names: Collection[str]) -> str:
         # A secret cannot be executed, a cache can; /mnt is there already, so no new folder stays in the image.
-        load = f"cp {rewritten.FOLDER}/{NAME} /mnt/ && export LD_PRELOAD=/mnt/{NAME} &&"
+        load = f"cp {FOLDER}/{NAME} /mnt/ && export LD_PRELOAD=/mnt/{NAME} &&"
         return f"{options(names)} --mount=type=cache,id=clock,sharing=private,target=/mnt {load}"
 
     def with_hooks(*arguments: Any) -> list[str]:
