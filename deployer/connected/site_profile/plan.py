@@ -61,7 +61,11 @@ def make_plan(profile: Profile, bundle: str, abis: Sequence[str] = (), partition
         )
     abi = host_mpi.abi if host_mpi else own
     way = Way(launcher, "", None) if inside and launcher else choose(profile, name, chosen, mpi, abi)
-    options = _start_options(profile, chosen, host_mpi, way)
+    # Shared memory copies between processes work only within one user namespace; a setuid runtime makes none. Without
+    # them, MPICH 5 does not start (4 does), and Open MPI is slow. For Intel MPI no clear gain was measured. Ranks
+    # without MPI do not wait for each other, and a rank cannot join one that has already ended.
+    join = not without and (host_mpi is None or host_mpi.family != _STARTS_ALONE)
+    options = _start_options(profile, chosen, join, way)
     passed_by_launcher = [] if inside else passed(way, abi if host_mpi else None, mpi.family if mpi else None)
     scheduler = known(profile.scheduler, profile, "scheduler")
     policy = known(profile.policy, profile, "policy", "runtimes")
@@ -264,14 +268,9 @@ def _mounts(profile: Profile, partition: Partition, others: Sequence[plans.Bind]
     return [plans.Bind(path, path, plans.FOLDER_OF_SITE) for path in sorted(folders)]
 
 
-def _start_options(
-    profile: Profile, partition: Partition, mpi: plans.HostMpi | None, way: Way
-) -> list[plans.StartOption]:
+def _start_options(profile: Profile, partition: Partition, join: bool, way: Way) -> list[plans.StartOption]:
     """Return the ways to run that the site has and its policy allows, best first; without a container last."""
     policy = known(profile.policy, profile, "policy", "runtimes")
-    # Shared memory copies between processes work only within one user namespace; a setuid runtime makes none. Without
-    # them, MPICH 5 does not start (4 does), and Open MPI is slow. For Intel MPI no clear gain was measured.
-    join = mpi is None or mpi.family != _STARTS_ALONE
     steps = profile.scheduler is not None and profile.scheduler.kind == "slurm"
     unstaged = [
         plans.StartOption(

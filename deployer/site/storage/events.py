@@ -74,7 +74,7 @@ def is_first() -> bool:
 
 
 def read(root: str) -> List[Event]:
-    """Return the events, the oldest first; lines that are none are left out with a warning."""
+    """Return the events, the oldest first; invalid lines are left out with a warning."""
     path, noted, others = os.path.join(root, FILE), [], 0
     with files.errors_named("read " + path), suppress(FileNotFoundError), files.open_regular(path, follow=False) as log:
         for line in log:
