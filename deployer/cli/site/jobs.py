@@ -66,7 +66,7 @@ def add_parsers(subparsers: Any) -> None:
     common.repeated(parser, "--bind", "SRC[:DST]", "bind this folder or file of the host; may be repeated")
     common.repeated(parser, "--env", "NAME=VALUE", "set this environment variable too; may be repeated")
     text = "in the words of this runtime (default: the plan's choice): apptainer, charliecloud, podman or singularity; "
-    text += "pyxis: for srun; edf: as a file for CSCS's Container Engine"
+    text += "pyxis: for that plug-in; edf: as a file for CSCS's Container Engine"
     common.add(parser, "--format", "FORMAT", text, choices=(*SUPPORTED, "edf", "pyxis"))
     common.add(parser, "--sif", "FILE", "write the image, with its app and wheels, to this SIF file and use it")
 
