@@ -132,6 +132,7 @@ def test_a_gated_model_without_a_login_is_named(definition: Path, internet: Inte
     assert sorted(path.name for path in definition.iterdir()) == ["app", "bundle.yaml"]
 
 
+@pytest.mark.slow
 def test_a_job_is_ended_at_a_text_or_a_time_and_its_files_are_kept(definition: Path, internet: Internet) -> None:
     program = definition / "app" / "train.py"
     program.write_text(PROGRAM + "import time; print('epoch 1', flush=True); time.sleep(600)\n")
@@ -176,6 +177,7 @@ if ranks == "2":
 """
 
 
+@pytest.mark.slow
 def test_what_a_program_reads_without_a_copy_is_answered_on_nodes(
     definition: Path, internet: Internet, lab: Lab, cli: Cli, tmp_path: Path
 ) -> None:

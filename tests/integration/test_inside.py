@@ -92,7 +92,7 @@ def left(site: Site) -> str:
 @pytest.mark.parametrize(
     ("name", "runtime"),
     [
-        ("mpich", "charliecloud"),
+        pytest.param("mpich", "charliecloud", marks=pytest.mark.slow),
         pytest.param("openmpi", "charliecloud", marks=pytest.mark.slow),
         pytest.param("mpich", "podman", marks=[pytest.mark.slow, pytest.mark.needs("podman")]),
         pytest.param("openmpi", "podman", marks=[pytest.mark.slow, pytest.mark.needs("podman")]),

@@ -38,7 +38,7 @@ library.end()
 def image(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Yield the name of hello-mpi without its job, on the lab, with a plan for each of the sites."""
     folder = tmp_path_factory.mktemp(NAME)
-    options: list[str | Path] = ["--site", "lab"]
+    options: list[str | Path] = ["--site", "lab", "--site", "lab-openmpi"]
     for name, (base, said) in PROFILES.items():
         profile = folder / f"{name}.yaml"
         profile.write_text(
@@ -114,9 +114,9 @@ def test_exec_has_the_host_s_programs_and_the_app_by_its_name(site: Site) -> Non
     assert app.endswith("/app")
 
 
-def test_a_site_that_does_not_name_it_does_not_give_it(site: Site) -> None:
+def test_a_site_that_does_not_name_it_does_not_give_it(site: Site, image: str) -> None:
     for command in ("run", "exec"):
-        said = site.tool(command, "hello-mpi", "--plan", "lab-openmpi", *NATIVE, "--", "true", code=3)
+        said = site.tool(command, image, "--plan", "lab-openmpi", *NATIVE, "--", "true", code=3)
         assert "no start option with native, which the site's policy must allow" in said
 
 

@@ -64,6 +64,7 @@ def commands_of(site: Site, node: str) -> str:
     return site.lab.sh(node, "root", "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' '").stdout
 
 
+@pytest.mark.slow
 def test_a_notebook_is_used_by_its_user_alone_and_ends_with_the_terminal(
     site: Site, notebooks: str, tmp_path: Path
 ) -> None:

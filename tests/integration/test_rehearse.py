@@ -162,6 +162,7 @@ def test_ranks_without_mpi_have_the_numbers_that_a_sites_slurm_gives(built: Cli,
 FORBIDDEN = 'echo 0 >/proc/sys/user/max_user_namespaces; exec setpriv --ambient-caps=-all --inh-caps=-all "$@"'
 
 
+@pytest.mark.slow
 def test_without_user_namespaces_docker_hosts_the_simulated_site(built: Cli, engine: Any, rehearsed: Path) -> None:
     """The command finds out by itself; two nodes run MPI in one container, and nothing of it is left."""
     with contextlib.closing(docker.DockerClient(base_url=engine.docker_host)) as client:

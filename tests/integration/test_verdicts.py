@@ -34,7 +34,10 @@ PAIRS = {
     for image, wrapper, mpi, pmi in FIXED
 }
 
-pytestmark = pytest.mark.needs("root", "slurm", "munge", "ssh", "charliecloud", "lmod", "mmdebstrap")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.needs("root", "slurm", "munge", "ssh", "charliecloud", "lmod", "mmdebstrap"),
+]
 
 
 @pytest.fixture(scope="module")
