@@ -5,6 +5,7 @@ import json
 import os
 import pty
 import re
+import shutil
 import struct
 import subprocess
 import sys
@@ -142,7 +143,11 @@ def test_the_script_of_the_how_to(site: Site, tmp_path: Path) -> None:
     program.chmod(0o755)
     environment = {**site.cli.environment, "XDG_CONFIG_HOME": str(tmp_path)}
     environment["PATH"] = f"{program.parent}:{environment['PATH']}"
-    words = [sys.executable, "scaling.py", ROOT / "bundles" / "hello-mpi", "lab"]
+    definition = tmp_path / "scaled"  # a name of its own: other tests run hello-mpi with its plans
+    shutil.copytree(ROOT / "bundles" / "hello-mpi", definition)
+    text = (definition / "bundle.yaml").read_text()
+    (definition / "bundle.yaml").write_text(text.replace("name: hello-mpi", "name: scaled"))
+    words = [sys.executable, "scaling.py", definition, "lab"]
     said = subprocess.check_output(words, cwd=tmp_path, env=environment, text=True, timeout=600)
     rows = [line.split(maxsplit=4) for line in said.splitlines()]
     assert [row[:3] for row in rows] == [["1", "COMPLETED", "0"], ["2", "COMPLETED", "0"]]
@@ -150,6 +155,7 @@ def test_the_script_of_the_how_to(site: Site, tmp_path: Path) -> None:
     for command in "build", "pack", "check", "push", "run", "result":
         record = json.loads((tmp_path / "bin" / f"deployer.{command}").read_text())
         checked_records.check(command, record)
+    site.cli("remove", *site.options, "scaled")
 
 
 def test_exec_has_the_plans_binds_and_environment(site: Site) -> None:
