@@ -82,7 +82,7 @@ def _read(path: Path) -> tuple[set[str], set[str]]:
                 paths.add(name)
                 if re.fullmatch(r"conda-meta/[^/]+\.json", name) and (stream := archive.extractfile(member)):
                     platforms.update(each.decode() for each in _SUBDIR.findall(stream.read(_MOST)))
-            while archive.fileobj is not None and archive.fileobj.read(files.CHUNK):
+            while archive.fileobj.read(files.CHUNK):
                 pass  # to the checksum at the end
     except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, OSError) as error:
         raise UsageError(f"{path} is not a whole environment of conda-pack or pixi-pack: {error}", _PACK) from error
