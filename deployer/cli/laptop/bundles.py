@@ -139,18 +139,8 @@ def _is_update(path: Path) -> bool:
 
 
 def _push_plan(args: argparse.Namespace) -> None:
-    others = (
-        "full",
-        "without_plan",
-        "squashfs",
-        "transfer_host",
-        "to",
-        "have",
-        "medium_size",
-        "encrypt_to",
-        "bring_age",
-    )
-    used = [f"--{name.replace('_', '-')}" for name in (*others, "bring_age") if getattr(args, name)]
+    own = ["full", "without_plan", "squashfs", "transfer_host", "to", "have", "medium_size", "encrypt_to", "bring_age"]
+    used = [f"--{name.replace('_', '-')}" for name in own if getattr(args, name)]
     if used:
         raise UsageError(f"{' and '.join(used)} cannot be used with --plan: it sends one small file")
     sites = [site for site in (args.bundle, args.site, args.named) if site]

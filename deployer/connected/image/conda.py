@@ -49,10 +49,11 @@ def add(build: ImageBuild, base: str, path: Path, proxies: Mapping[str, str]) ->
     config = engine.image_config(build.client, base)
     platform = _PLATFORMS.get(config["Architecture"], config["Architecture"])
     archive, is_file = path, bool(_FILES.search(path.name))
-    made = is_file or _PIXI in _read(path)[0]
+    paths, platforms = (set[str](), set[str]()) if is_file else _read(path)
+    made = is_file or _PIXI in paths
     if made:
         archive = _made(path, platform, is_file, proxies)
-    paths, platforms = _read(archive)
+        paths, platforms = _read(archive)
     others = platforms - {platform, "noarch"}
     if others:
         raise UsageError(f"{path} is for {', '.join(sorted(others))}, and the base for {platform}", _PACK)

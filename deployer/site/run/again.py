@@ -34,7 +34,7 @@ def continue_job(folder: str) -> str:
         JobFailed: no more jobs may continue this one.
         UsageError: the folder is not a job's, or the job cannot be continued.
         Refused, TransferError: the batch system did not accept the job. If it may have accepted it anyway, the next
-            folder and the state in it are kept. Or the group's store with the image is no longer safe.
+            folder and the state in it are kept. Or others can now write into the group's store.
     """
     launch = result.launch(folder)
     if launch.warn is None:

@@ -78,8 +78,8 @@ def repeat(folder: str) -> Tuple[str, List[int], int]:
 
     Raises:
         UsageError: the folder is not a group's.
-        Refused, TransferError: as in ``submit``; or an earlier submission had no answer; or the image's scan, or the
-            group's store with it, is no longer accepted.
+        Refused, TransferError: as in ``submit``; or an earlier submission had no answer; or the site now refuses the
+            image's scan or the group's store.
     """
     group, only = groups.group_of(folder)
     if not groups.is_group(group):

@@ -114,7 +114,7 @@ def _fault(state: os.stat_result, store: GroupStore, path: str, is_end: bool) ->
 def mark(folders: Iterable[str]) -> None:
     """Note in the store that this user uses the images in ``folders``, if its owner made a folder for that."""
     for folder in folders:
-        with suppress(OSError):  # there is no such folder, or another user took the name, which `uses` shows
+        with suppress(OSError):  # without the folder, or if another user has the name: `uses` shows that
             files.append("%s-%d" % (_mark(folder), os.getuid()), b"")
 
 

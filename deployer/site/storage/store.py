@@ -271,7 +271,8 @@ class Store:
 
     def installed(self) -> List[InstalledImage]:
         """Return the installed images, also the group's, newest first."""
-        images = self.own() + (self.group.own() if self.group else [])
+        shared = self.group
+        images = self.own() + (shared.own() if shared else [])
         return sorted(images, key=lambda image: (image.receipt.installed, image.folder), reverse=True)
 
     def own(self) -> List[InstalledImage]:

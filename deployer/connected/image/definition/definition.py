@@ -10,7 +10,7 @@ from pydantic import AfterValidator, ConfigDict, Field, PrivateAttr, ValidationI
 
 from deployer.connected.ground.yaml_model import KeyPath, Model, Problems, Sha256, form, load_model, unless_refused
 from deployer.connected.image.definition import dockerfile as dockerfiles
-from deployer.connected.image.definition import fetched, recipe
+from deployer.connected.image.definition import fetched
 from deployer.contract.base import variables
 from deployer.contract.base.errors import UsageError
 from deployer.contract.bundle.job import MOST_GPUS, Job, check_stdin, check_time, check_workdir
@@ -60,6 +60,12 @@ _HUB = r"^(datasets/)?[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?$"
 _OWN_ARGS = re.compile(r"(BASE|BUILD_BASE|(TARGET|BUILD)(PLATFORM|OS|ARCH|VARIANT)|BUILDKIT_.*|(?i:.*_proxy))$")
 
 _IMAGE = re.compile(r"^[a-z0-9][a-zA-Z0-9._/:-]*@sha256:[0-9a-f]{64}$")
+
+
+def _recipe_hint(path: Path) -> str:
+    from deployer.connected.image.definition import recipe  # slow to load, and few paths need it
+
+    return recipe.hint(path)
 
 
 def _image(reference: str) -> str:
@@ -351,7 +357,7 @@ class Definition(Model):
             path = context / name
             if not path.is_file():
                 raise ValueError(f"there is no file {path}")
-            if hint := recipe.hint(path):
+            if hint := _recipe_hint(path):
                 raise ValueError(f"{path} is a definition file of Apptainer: {hint}")
             if not path.resolve().is_relative_to(context.resolve()):
                 what = "definition's folder" if context == info.context else "context"
@@ -610,7 +616,7 @@ def _find(path: Path) -> Path:
         return file
     if path.is_dir():
         raise UsageError(f"there is no {FILE} in {path}", _others(path))
-    if path.is_file() and (hint := recipe.hint(path)):
+    if path.is_file() and (hint := _recipe_hint(path)):
         raise UsageError(f"{path} is a definition file of Apptainer", hint)
     raise UsageError(f"there is no definition {path}", _others(file.parent.parent))
 
