@@ -95,6 +95,10 @@ ENGINES = {
         (ROOT / ".venv36" / "bin" / "python").exists, "pyenv install 3.6.15, then scripts/setup --tests"
     ),
     "root": Engine(_is_root, "run the tests as root: namespaces and mounts need it"),
+    "singularity": Engine(
+        lambda: os.path.isfile(os.environ.get("DEPLOYER_SINGULARITY", "")),
+        "DEPLOYER_SINGULARITY=ARCHIVE: an installation of SingularityCE, see docs/development.md",
+    ),
     "skopeo": Engine(_programs("skopeo"), _INSTALL.format("skopeo")),
     "slurm": Engine(_programs("slurmctld", "slurmd", "sbatch", "srun"), _INSTALL.format("slurm-wlm")),
     "squashfs": Engine(_programs("mksquashfs", "unsquashfs"), _INSTALL.format("squashfs-tools")),

@@ -1,4 +1,4 @@
-"""The real Apptainer, setuid, on nodes that forbid user namespaces: captured, packed, checked, run on two nodes."""
+"""The real Apptainer and SingularityCE, setuid, on nodes that forbid user namespaces: captured, packed, run on two."""
 
 import json
 import shlex
@@ -23,7 +23,7 @@ from tests.integration.conftest import (
     with_driver,
 )
 from tests.integration.test_apptainer import MAPPED
-from tests.lab import Lab, apptainer
+from tests.lab import Lab, apptainer, singularity
 from tests.lab.site import USER_ID
 
 pytestmark = [pytest.mark.needs("root", "slurm", "munge", "ssh", "lmod", "squashfs", "loop"), pytest.mark.slow]
@@ -39,8 +39,8 @@ CAPTURE = (
 class Setuid:
     """The lab with hello-mpi, and what its administrator can change."""
 
-    def __init__(self, site: Site, config: Path, profile: str) -> None:
-        self.site, self.config, self.profile = site, config, profile
+    def __init__(self, site: Site, config: Path, profile: str, program: str) -> None:
+        self.site, self.config, self.profile, self.program = site, config, profile, program
 
     @contextmanager
     def limited(self, *lines: str) -> Iterator[None]:
@@ -68,15 +68,19 @@ def captured(site: Site) -> dict[str, Any]:
     return partition
 
 
-@pytest.fixture(scope="module")
-def setuid(built: Cli, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setuid]:
+PROGRAMS = {"apptainer": apptainer, "singularity": singularity}
+SINGULARITY = pytest.param("singularity", marks=pytest.mark.needs("singularity"))
+
+
+@pytest.fixture(scope="module", params=["apptainer", SINGULARITY])
+def setuid(built: Cli, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Setuid]:
     """Yield such a lab, and hello-mpi on it, packed for a profile of its capture."""
     work = tmp_path_factory.mktemp("setuid")
     lab = Lab("setuid", namespaces=False, say=lambda line: None)
     lab.up(nodes=2)
     try:
-        config = apptainer.install_setuid(lab)
-        config.write_text(changed(config.read_text(), ("allow setuid-mount squashfs = yes",)))
+        config = PROGRAMS[request.param].install_setuid(lab)
+        config.write_text(changed(config.read_text(), ("allow setuid-mount squashfs = yes",)))  # Apptainer's
         folder = lab.home / "alice" / "capture"
         folder.mkdir(exist_ok=True)
         shutil.chown(folder, USER_ID, USER_ID)
@@ -89,14 +93,14 @@ def setuid(built: Cli, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Set
             "extends": str(folder / "site.json"),
             "workspace": "~/deployer",
             "login": {"host": "login1"},
-            "policy": {"runtimes": ["apptainer"]},
+            "policy": {"runtimes": [request.param]},
             "partitions": {"batch": {"mpi": "intel-2021.15", "pmi": "pmi2"}},
         }
         profile = work / "lab-setuid.json"
         profile.write_text(json.dumps(decided))
         built("pack", "bundles/hello-mpi", "--site", profile, "-o", work / "hello.tar")
         built("push", work / "hello.tar", profile, "--ssh-config", lab.ssh_config)
-        yield Setuid(site, config, str(profile))
+        yield Setuid(site, config, str(profile), request.param)
     finally:
         lab.down(purge=True)
 
@@ -104,7 +108,9 @@ def setuid(built: Cli, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Set
 def test_capture_sees_a_setuid_program_and_no_namespaces(setuid: Setuid) -> None:
     batch = captured(setuid.site)
     assert batch["user_namespaces"] is False
-    assert batch["runtimes"]["apptainer"] == {"version": "1.4.5", "setuid": True, "starts": True, "squashfs": "kernel"}
+    version = setuid.site.alice(f"{setuid.program} --version").split()[-1]
+    own = {"version": version, "setuid": True, "starts": True, "squashfs": "kernel"}
+    assert batch["runtimes"][setuid.program] == own
     assert setuid.site.alice("unshare --user true", 1).strip().endswith("No space left on device")
 
 
@@ -120,12 +126,12 @@ def ran(setuid: Setuid, variant: str, *words: str) -> None:
 
 
 def test_a_job_on_two_nodes_from_the_folder(setuid: Setuid) -> None:
-    ran(setuid, "apptainer-folder")
+    ran(setuid, f"{setuid.program}-folder")
 
 
 def test_a_job_from_a_file_that_the_kernel_mounts(setuid: Setuid) -> None:
     setuid.site.tool("squash", "hello-mpi")
-    ran(setuid, "apptainer-squashfs", "--staging", "squashfs")
+    ran(setuid, f"{setuid.program}-squashfs", "--staging", "squashfs")
 
 
 def test_ranks_of_a_node_are_not_in_user_namespaces_of_their_own(setuid: Setuid) -> None:
@@ -143,7 +149,8 @@ def test_exec_and_shell_and_doctor(setuid: Setuid) -> None:
     said = " ".join(site.alice(f"{TOOL} doctor hello-mpi").split())
     assert "no user namespaces" in said
     assert "its container sees its own root" in said
-    assert "apptainer 1.4.5, /usr/bin/apptainer" in said
+    version, path = site.alice(f"{setuid.program} --version; command -v {setuid.program}").splitlines()
+    assert f"{setuid.program} {version.split()[-1]}, {path}" in said
 
 
 def test_a_signal_and_a_kill_leave_nothing(setuid: Setuid) -> None:
@@ -194,7 +201,7 @@ def test_the_administrator_s_limits_refuse_before_the_job(setuid: Setuid, line: 
 
 def test_where_folders_are_forbidden_a_file_in_memory_is_used(setuid: Setuid) -> None:
     with setuid.limited("limit container paths = /dev/shm", "allow container dir = no"):
-        ran(setuid, "apptainer-squashfs")
+        ran(setuid, f"{setuid.program}-squashfs")
 
 
 #: Settings, and what capture then records of folders.
@@ -216,10 +223,12 @@ RUNTIMES = (
 @pytest.mark.parametrize("line", CAPTURED)
 def test_capture_records_the_administrator_s_limits(setuid: Setuid, line: str) -> None:
     with setuid.limited(line):
-        own = json.loads(setuid.site.alice(f"cd capture; PYTHONPATH=deployer.pyz python3 -c '{RUNTIMES}'"))["apptainer"]
+        own = json.loads(setuid.site.alice(f"cd capture; PYTHONPATH=deployer.pyz python3 -c '{RUNTIMES}'"))[
+            setuid.program
+        ]
     assert own["setuid"] is (line != "allow setuid = no")
     assert own["starts"] is (CAPTURED[line] is None)
-    assert own.get("failure") == CAPTURED[line]
+    assert own.get("failure") == (CAPTURED[line] and CAPTURED[line].replace("apptainer", setuid.program))
 
 
 def test_a_driver_by_the_exact_map(setuid: Setuid) -> None:
@@ -238,11 +247,11 @@ def test_where_only_sif_files_are_allowed_where_gives_one(setuid: Setuid) -> Non
     site = setuid.site
     site.tool("squash", "hello-mpi")
     place = json.loads(site.tool("where", "hello-mpi", "--sif", "mine.sif", "--json"))
-    words = ["apptainer", "exec", *place["options"], place["image"], "python3", "-c", MAPPED]
+    words = [setuid.program, "exec", *place["options"], place["image"], "python3", "-c", MAPPED]
     with setuid.limited("allow container dir = no", "allow container squashfs = no"):
         said = site.alice(
             "timeout 100 srun --kill-on-bad-exit --nodes 2 --mpi=pmi2 " + shlex.join(words) + " 2>&1; true"
         )
-        site.alice(f"apptainer exec {image_folder(site).parent}/*/rootfs true", 255)
+        site.alice(f"{setuid.program} exec {image_folder(site).parent}/*/rootfs true", 255)
     ranks = sorted(line.split()[1:] for line in said.splitlines() if line.startswith("rank "))
     assert [rank[:2] for rank in ranks] == [["cn1", "2"], ["cn2", "2"]], said

@@ -65,14 +65,19 @@ def install(lab: Lab) -> Path:
     return target
 
 
-#: Puts it over a node's own /usr, whose files stay as they were. Kernels mount SquashFS files by loop devices.
+#: Kernels mount SquashFS files by loop devices. Nodes share the kernel, and each start looks at all devices in use.
+LOOP = """
+mknod /dev/loop-control c 10 237
+for number in $(seq 0 63); do mknod -m 660 /dev/loop$number b 7 $number || exit; done
+"""
+#: Puts it over a node's own /usr, whose files stay as they were.
 _OVER = f"""
 mount -o remount,bind,rw / && mkdir -p /var/lib/apptainer/mnt/session && mount -o remount,bind,ro / || exit
 for folder in bin {_LIBRARIES}; do
     mount -t overlay -o lowerdir={PREFIX}/$folder:/usr/$folder overlay /usr/$folder || exit
 done
 mount --bind {PREFIX}/etc/apptainer /etc/apptainer || exit
-mknod /dev/loop-control c 10 237
+{LOOP}
 """
 
 

@@ -17,9 +17,12 @@ from typing import Iterator, List, NamedTuple, Sequence, Tuple
 from deployer.contract.base import json_records
 from deployer.contract.base.errors import DeployerError, JobFailed, MissingTool, SpaceError
 from deployer.contract.base.tarformat import MTIME
+from deployer.contract.base.version import is_older
 from deployer.contract.bundle.manifest import FRAME
 from deployer.contract.site import plan as plans
 from deployer.contract.site.choose import Obstacle
+from deployer.site.capture import machine
+from deployer.site.capture.tools import Tools
 from deployer.site.install import kit
 from deployer.site.storage import space, unfinished
 from deployer.site.storage.store import VARIANTS, InstalledImage
@@ -29,7 +32,7 @@ IMAGE = "image.sqfs"
 PROGRAM = "mksquashfs"
 SITE, KIT = "site", "kit"
 
-#: Seconds; a rootfs of 2 GB takes 6 s on two cores with zstd, and over a minute with gzip.
+#: Seconds; a rootfs of 2 GB takes 6 s on two cores with zstd.
 _PATIENCE = 3600
 _INNER = os.path.dirname(plans.APP)
 
@@ -44,16 +47,19 @@ _UNCOMPRESSED = "uncompressed@type(f) && ({})".format(" || ".join(f"name({name})
 
 _OPTIONS = ("-all-root", "-no-progress", "-quiet")
 #: Options that are used if mksquashfs knows them. Memory is limited: the default, a quarter of the machine's memory, is
-#: too much on a shared login node. gzip takes ten times as long as zstd to compress and to read. All files get the one
-#: time that the image's files already have, because of bytecode. Unreadable files would silently become empty.
+#: too much on a shared login node. All files get the one time that the image's files already have, because of bytecode.
+#: Unreadable files would silently become empty.
 _WISHES = (
     ("-mem", "256M"),
-    ("-comp", "zstd", "-Xcompression-level", "3"),
     ("-no-xattrs",),
     ("-reproducible", "-mkfs-time", str(MTIME), "-all-time", str(MTIME)),
     ("-exit-on-error",),
     ("-action", _UNCOMPRESSED),
 )
+#: gzip takes 2.5 times as long as zstd to compress and to read. SingularityCE, and Apptainer before 1.4, start no file
+#: compressed with zstd (pkg/image/squashfs.go of 3.8 to 4.5.1, and of 1.0 to 1.3.0).
+_ZSTD = ("-comp", "zstd", "-Xcompression-level", "3")
+_GZIP = ("-comp", "gzip", "-Xcompression-level", "1")
 _UNREAD = re.compile(r"^.*(?:creating empty file|, ignoring)", re.MULTILINE)
 _FULL = re.compile("No space left on device|Disk quota exceeded|File too large")
 #: The superblock's magic number, and the number of bytes used; the file may be longer.
@@ -142,7 +148,7 @@ def make(image: InstalledImage, jobs: int) -> Squashed:
         # The frames are already compressed, so the file has about their size.
         space.check(parent, sum(segment.size for segment in image.manifest().segments if segment.kind == FRAME), 1)
         with unfinished.folder(parent) as work:
-            tool = _tool(image, work)
+            tool = _tool(image, work, _ZSTD if _may_be_zstd(image) else _GZIP)
             inner = os.path.join(work, _INNER.strip("/"))
             _inner(image, inner)
             new = os.path.join(work, IMAGE)
@@ -165,12 +171,20 @@ def _programs(image: InstalledImage) -> Iterator[Tuple[str, str]]:
             yield whose, program
 
 
-def _tool(image: InstalledImage, work: str) -> Tool:
+def _may_be_zstd(image: InstalledImage) -> bool:
+    """Return whether all runtimes of an image's plans start files compressed with zstd."""
+    every = (plan for site in image.sites() for plan in image.plans(site).plans.values())
+    names = {option.runtime for plan in every for option in plan.start_options}
+    version = machine.version(Tools(), "apptainer") if "apptainer" in names else "1.4"
+    return "singularity" not in names and not is_older(version or "0", "1.4")
+
+
+def _tool(image: InstalledImage, work: str, compression: Sequence[str]) -> Tool:
     """Return the first mksquashfs that works with a small file."""
     against = []
     for whose, program in _programs(image):
         try:
-            options = _options(program, work)
+            options = _options(program, work, compression)
             answer = process.run([program, "-version"], 60, check=False)
         except DeployerError as error:
             noexec = os.statvfs(os.path.dirname(program)).f_flag & os.ST_NOEXEC
@@ -179,15 +193,12 @@ def _tool(image: InstalledImage, work: str) -> Tool:
             continue
         version = re.search(r"version (\S+)", answer.stdout + answer.stderr)
         return Tool(whose, program, version.group(1) if version else "of unknown version", options)
-    raise MissingTool(
-        "no mksquashfs that works: {}".format("; ".join(against))
-        if against
-        else "no mksquashfs in PATH, nor in the bundle",
-        "install squashfs-tools, or pack with --kit squashfs-tools; the image is installed, and other stagings work",
-    )
+    reason = "that works: " + "; ".join(against) if against else "in PATH, nor in the bundle"
+    hint = "install squashfs-tools, or pack with --kit squashfs-tools; the image is installed, and other stagings work"
+    raise MissingTool("no mksquashfs " + reason, hint)
 
 
-def _options(program: str, work: str) -> List[str]:
+def _options(program: str, work: str, compression: Sequence[str]) -> List[str]:
     """Return the options for a mksquashfs. Raises DeployerError if it does not work."""
     sample, out = os.path.join(work, "sample"), os.path.join(work, "sample.sqfs")
     files.write_text(sample, "sample\n")
@@ -200,7 +211,7 @@ def _options(program: str, work: str) -> List[str]:
 
     options = list(_OPTIONS)
     tried(options, check=True)
-    for wish in _WISHES:
+    for wish in (compression, *_WISHES):
         if tried([*options, *wish]):
             options += wish
     return options
@@ -245,8 +256,7 @@ def _inner(image: InstalledImage, inner: str) -> None:
             os.makedirs(os.path.join(inner, os.path.relpath(folder, _INNER)), exist_ok=True)
     if files.is_file(image.rootfs + plans.CANARY):
         _link(image.rootfs + plans.CANARY, os.path.join(inner, os.path.relpath(plans.CANARY, _INNER)))
-    with open(os.path.join(inner, os.path.relpath(plans.TOOL, _INNER)), "w"):
-        pass
+    files.write_text(os.path.join(inner, os.path.relpath(plans.TOOL, _INNER)), "")
 
 
 def _link(source: str, target: str) -> None:

@@ -127,6 +127,27 @@ def test_options_are_those_that_it_knows(folder):
     assert "-all-time" in old
 
 
+@pytest.mark.parametrize(
+    ("runtime", "version", "codec"),
+    [
+        ("charliecloud", None, "zstd"), ("singularity", None, "gzip"), ("apptainer", "1.4.0", "zstd"),
+        ("apptainer", "1.3.6", "gzip"), ("apptainer", None, "gzip"),
+    ],
+)  # fmt: skip
+def test_it_is_compressed_as_all_runtimes_of_its_plans_can_read(folder, runtime, version, codec):
+    put(folder)
+    image = installed(folder)
+    options = [running.START_OPTION, running.START_OPTION._replace(runtime=runtime)]
+    os.mkdir(os.path.join(image.folder, "plans"))
+    running.write(
+        os.path.join(image.folder, "plans", "lab.json"), running.PLAN._replace(start_options=options).record()
+    )
+    if version:
+        running.program(folder / "bin", "apptainer", f"echo apptainer version {version}")
+    words = squash.make(image, 1).tool.options
+    assert words[words.index("-comp") + 1] == codec
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("body", "error", "said"),
