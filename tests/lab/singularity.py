@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.lab.apptainer import LOOP
+from tests.lab.software import admins_umask
 
 if TYPE_CHECKING:
     from tests.lab.cluster import Lab
@@ -25,12 +26,13 @@ _LINK = f"mount -t overlay -o lowerdir={PREFIX}/link:/usr/bin overlay /usr/bin |
 
 def install_setuid(lab: Lab) -> Path:
     """Install it on all nodes of a lab, until they are started again; return its configuration."""
-    # Its paths begin with home/.
-    unpack = ["tar", "-x", "-p", "--numeric-owner", "--strip-components=1", "-C", lab.home, "-f", os.environ[ARCHIVE]]
-    subprocess.run(unpack, check=True, timeout=120)
     installed = lab.home / Path(PREFIX).relative_to("/home")
-    (installed / "link").mkdir()
-    (installed / "link/singularity").symlink_to(f"{PREFIX}/bin/singularity")
+    # Its paths begin with home/.
+    unpack = ["tar", "-x", "-p", "--numeric-owner", "--strip-components=1", "-C", str(lab.home), "-f"]
+    with admins_umask():
+        subprocess.run([*unpack, os.environ[ARCHIVE]], check=True, timeout=120)
+        (installed / "link").mkdir()
+        (installed / "link/singularity").symlink_to(f"{PREFIX}/bin/singularity")
     for node in lab.definition().site.slurm_nodes:
         lab.sh(node, "root", _LINK + LOOP).check(f"install SingularityCE on {node}")
     return installed / "etc/singularity/singularity.conf"
