@@ -57,7 +57,7 @@ _WISHES = (
     ("-action", _UNCOMPRESSED),
 )
 #: gzip takes 2.5 times as long as zstd to compress and to read. SingularityCE, and Apptainer before 1.4, start no file
-#: compressed with zstd (pkg/image/squashfs.go of 3.8 to 4.5.1, and of 1.0 to 1.3.0).
+#: compressed with zstd (their pkg/image/squashfs.go).
 _ZSTD = ("-comp", "zstd", "-Xcompression-level", "3")
 _GZIP = ("-comp", "gzip", "-Xcompression-level", "1")
 _UNREAD = re.compile(r"^.*(?:creating empty file|, ignoring)", re.MULTILINE)

@@ -12,6 +12,7 @@ lack is given as a variable, which they ignore. Differences (from the sources of
     --mount (paths with : or ,)        1.0                             3.9
     --no-nv, --no-rocm                 1.0                             3.8
     --no-oci                           no such mode                    4.0
+    SquashFS compressed with zstd      1.4                             no version, up to 4.5.1
     =================================  ==============================  =====================================
 
 The runtime reads ``APPTAINER_*`` and ``SINGULARITY_*`` as options, passes ``APPTAINERENV_*`` and
