@@ -142,16 +142,17 @@ exec 3<"$pipe"
 rm -r "${pipe%/*}"
 
 # answers: wait for a line from each node; false if one failed, with its exit code in $worst and its reason in $reason.
+# After a failure, wait only two more seconds, for nodes that fail for the same reason.
 answers() {
-    local count=0 who status words
+    local count=0 who status words end=
     worst=0 reason=
-    while ((count < 2)); do
-        read -r who status words <&3 || { ((worst)) || { worst=1 reason="the step ended early"; }; break; }
+    while ((count < 2 && (!worst || SECONDS < end))); do
+        read -r ${end:+-t 1} who status words <&3 || { ((worst)) || { worst=1 reason="the step ended early"; }; break; }
         [ "$who" = staged ] || continue
         count=$((count + 1))
-        if ((status > worst)); then worst=$status reason=$words; fi
+        if ((status > worst)); then worst=$status reason=$words end=${end:-$((SECONDS + 2))}; fi
     done
-    ((worst == 0))
+    ((!worst)) || { cat <&3 >/dev/null & false; }  # so that later answers do not fill the pipe
 }
 
 collect() {

@@ -651,7 +651,7 @@ def test_a_node_that_dies_in_training(site: Site, anything: str, fault: Fault, b
         "Slurm's word",
         300,
     )
-    assert (state["state"], "a node of it died or no longer answers" in state["problem"]) == ("NODE_FAIL", True)
+    assert (state["state"], "a node of it died or does not answer properly" in state["problem"]) == ("NODE_FAIL", True)
 
 
 @pytest.mark.slow

@@ -349,7 +349,8 @@ def describe(launch: Launch, folder: str, number: Optional[str], known: Optional
         ended = UNKNOWN if exit_code is None else "FAILED" if exit_code else "COMPLETED"
         known = JobState(ended if number else "NEW")
     if number:  # until the job has ended, its result is "unfinished"
-        cause = None if known.active else _cause(folder, outcome, known.word)
+        early = known.active and not (exit_code and known.nodes)  # on nodes, else it may start again
+        cause = None if early else _cause(folder, outcome, known.word)
     seconds = None if known.active or exit_code is None else outcome.seconds
     problem, remedy = outcome.unreadable, ""
     if cause:
@@ -408,6 +409,9 @@ def follow(folder: str, tell: Callable[[str], None]) -> None:
             tell(f"{error.message}; trying again")
         else:
             if known is None or not known.active:
+                break
+            if known.word == "COMPLETING" and _has_lost_a_node(folder):
+                known = known._replace(word="FAILED", active=False)
                 break
             if _reader_is_gone(2):
                 raise BrokenPipeError  # the laptop has disconnected, but the job continues
@@ -547,6 +551,12 @@ def states(submitted: Sequence[Tuple[str, str]]) -> Dict[str, JobState]:
         for start in range(0, len(numbers), _AT_ONCE):
             known.update(owner.parse_states(*ask(owner.states(numbers[start : start + _AT_ONCE]))))
     return known
+
+
+def _has_lost_a_node(folder: str) -> bool:
+    """Return whether a job's script has ended for that reason. Slurm may wait minutes for the node to answer."""
+    outcome = _outcome(folder)
+    return bool(outcome.exit_code) and outcome.wrong is not None and outcome.wrong.code == "job.ended"
 
 
 class _Outcome(NamedTuple):

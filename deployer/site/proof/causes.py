@@ -34,6 +34,9 @@ class End(NamedTuple):
 
 
 _AGAIN = "run it again, from its last checkpoint"
+#: The end for a node that is lost while the script continues: Slurm's state, and srun's messages, with the node.
+NODE_FAIL, _NODE = "NODE_FAIL", "NODE"
+_LOST_NODE = re.compile(r"(?:Node failure on|Task launch for \S+ failed on node) (?P<node>[\w.-]+)")
 _MEMORY = "use fewer ranks per node, a smaller batch, or more nodes; --memory MIB asks for more memory per rank"
 #: The batch systems' states that explain why a job ended, the most specific line first. Slurm's messages are those of
 #: version 17 and later: from slurmstepd, for a control group's limit and its own polling, and from srun.
@@ -47,10 +50,10 @@ ENDS: Mapping[str, End] = {
             re.IGNORECASE,
         ),
     ),
-    "NODE_FAIL": End(
-        "a node of it died or no longer answers",
-        _AGAIN + "; `sinfo -R` shows why the node failed",
-        re.compile(r"^srun: error: Node failure on |DUE TO NODE FAILURE"),
+    NODE_FAIL: End(
+        "a node of it died or does not answer properly",
+        _AGAIN + f", without the node (--directive=--exclude={_NODE}); `sinfo -R` shows why the node failed",
+        re.compile(rf"^srun: error: ({_LOST_NODE.pattern})|DUE TO NODE FAILURE"),
     ),
     "BOOT_FAIL": End("a node did not start", "run it again; `sinfo -R` shows why", re.compile("DUE TO BOOT FAILURE")),
     "PREEMPTED": End("another job took its nodes", _AGAIN, re.compile("DUE TO PREEMPTION")),
@@ -175,7 +178,9 @@ def told(text: str) -> Told:
 def ended(subject: str, state: str, log: Told) -> Finding:
     """Return the finding about an end that the batch system explains."""
     end, line = ENDS[state], log.ends.get(state)
-    return finding("job.ended", subject, why=end.why + (": " + line if line else ""), remedy=end.remedy)
+    lost = _LOST_NODE.search(line or "")
+    remedy = end.remedy.replace(_NODE, lost.group("node")) if lost else end.remedy
+    return finding("job.ended", subject, why=end.why + (": " + line if line else ""), remedy=remedy)
 
 
 def of_runtime(message: str) -> str:

@@ -239,7 +239,11 @@ class _Job:
         if outcome.launcher is not None:
             return [self._finding("job.launcher", launcher=outcome.launcher)]
         full = [] if outcome.full is None else [self._finding("job.space", reason=outcome.full)]
-        findings = [*full, *self.evidence.image, *self._stopped(), *self._hosts()]
+        stopped = self._stopped()
+        findings = [*full, *self.evidence.image, *stopped]
+        if stopped and outcome.signal is None and outcome.step != PAYLOAD:
+            return findings  # a node was lost: what the others report is a consequence
+        findings += self._hosts()
         roots = self._roots()
         if outcome.step == STAGED and outcome.exit_code != 0 and not outcome.signal and not roots:
             findings.append(self._finding("stage.failed", reason=self._why() or "exit %d" % outcome.exit_code))
@@ -264,8 +268,9 @@ class _Job:
 
     def _stopped(self) -> List[Finding]:
         launch, told, outcome = self.launch, self.evidence.told, self.outcome
-        if outcome.signal is None:
-            return []
+        if outcome.signal is None:  # srun ends a step whose node is lost, and with it the ranks of the other nodes
+            lost = outcome.exit_code != 0 and causes.NODE_FAIL in told.ends
+            return [causes.ended(WHOLE_JOB, causes.NODE_FAIL, told)] if lost else []
         state = next((state for state in causes.ENDS if state in told.ends), "")
         if state not in ("", "CANCELLED", "TIMEOUT"):
             return [causes.ended(WHOLE_JOB, state, told)]

@@ -248,7 +248,12 @@ CANCELLED = "slurmstepd-cn1: error: *** JOB 4 ON cn1 CANCELLED AT 2026-11-23T22:
 @pytest.mark.parametrize(
     ("log", "ended", "code", "words"),
     [
-        (NODE_FAILURE, 1030, "job.ended", "a node of it died or no longer answers: srun: error: Node failure on cn2"),
+        (
+            NODE_FAILURE,
+            1030,
+            "job.ended",
+            "does not answer properly: srun: error: Node failure on cn2",
+        ),
         (CANCELLED % " DUE TO PREEMPTION", 1030, "job.ended", "another job took its nodes: slurmstepd"),
         (CANCELLED % " DUE TO TIME LIMIT", 1030, "job.time-limit", "reached its time limit of 00:02:00"),
         (
@@ -265,6 +270,28 @@ def test_the_batch_system_s_own_words_come_before_a_guess(step, log, ended, code
     found = good(told=told(log))
     said = result.assemble(LAUNCH, found, after(step, 143, signal="TERM", ended=ended))["findings"][0]
     assert (said["code"], words in said["message"]) == (code, True)
+
+
+#: What srun and the ranks print if slurmd of cn2 is dead (Slurm 22.05).
+LOST = (
+    "srun: error: Task launch for StepId=4.0 failed on node cn2: Communication connection failure\n"
+    "srun: error: Application launch failed: Communication connection failure\nKilled\n"
+    "srun: error: cn1: task 0: Killed\n"
+)
+
+
+@pytest.mark.parametrize("step", ["hosts", "stage", "network", "probe", "payload"])
+def test_a_node_without_slurmd_is_named_and_not_one_that_was_killed_for_it(step):
+    found = good(hosts=HOSTS[:1], probes=[], payloads=[], told=told(LOST))
+    for line in ("", CANCELLED % " DUE TO NODE FAILURE"):  # Slurm's own message has the first node
+        outcome = after(step, 137, reason="cn1 ended with exit code 137")
+        said = result.assemble(LAUNCH, found._replace(told=told(LOST + line)), outcome)
+        assert (said["findings"][0]["code"], said["exit_code"] in (3, 137)) == ("job.ended", True)
+        assert "failed on node cn2: Communication" in said["findings"][0]["message"]
+        assert "--directive=--exclude=cn2)" in said["findings"][0]["remedy"]
+        assert step == "payload" or len(said["findings"]) == 1
+    near = found._replace(told=told("error: Task launch for StepId=4.0 failed on node cn2: no\n"))  # the program's own
+    assert result.assemble(LAUNCH, near, after(step, 1))["findings"][0]["code"] != "job.ended"
 
 
 @pytest.mark.parametrize(

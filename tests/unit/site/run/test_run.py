@@ -526,10 +526,25 @@ def test_a_job_that_left_nothing(store, programs, monkeypatch):
     with pytest.raises(JobFailed, match=r"ended as NODE_FAIL: job: a node of it died .*\(job.ended\)") as error:
         jobs.follow(folder, lambda line: None)
     assert "sinfo -R" in error.value.hint
-    assert jobs.status(folder).problem == "job: a node of it died or no longer answers (job.ended)"
+    assert jobs.status(folder).problem == "job: a node of it died or does not answer properly (job.ended)"
     assert jobs.status(folder).remedy == error.value.hint
     fake_slurm(programs, "RUNNING", None)
     assert jobs.status(folder).line().splitlines()[1:] == []
+
+
+def test_slurm_may_still_wait_for_a_dead_node(store, programs):
+    """Its state is COMPLETING for minutes, but job.sh has ended and has written why."""
+    fake_slurm(programs, "COMPLETING", 3)
+    folder = submitted(store)
+    record = json_records.stamped("result", {"exit_code": None, "seconds": 1, "findings": []})
+    for code, exit_code, known in (("job.unfinished", None, False), ("job.ended", 3, True)):
+        record.update(exit_code=exit_code, findings=[dict(UNFINISHED, code=code)])
+        files.write_text(os.path.join(folder, "result.json"), json.dumps(record))
+        assert (jobs.status(folder).state, bool(jobs.status(folder).problem)) == ("COMPLETING", known)
+    with pytest.raises(JobFailed, match=r"ended as FAILED: job: m \(job.ended\)"):
+        jobs.follow(folder, lambda line: None)
+    requeued = JobState("PENDING", active=True)  # the result is the earlier attempt's
+    assert jobs.describe(result.launch(folder), folder, "77", requeued).problem == ""
 
 
 @pytest.mark.thorough
