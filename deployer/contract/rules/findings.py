@@ -91,11 +91,12 @@ RULES: Dict[str, Rule] = {
     **{code: _error("{reason}", "{remedy}") for code in REQUESTS},
     # The host step: the nodes, and a first container on each.
     "hosts.failed": _error(
-        "the host step failed with exit code {exit}: {seen} of {asked} nodes reported{why}",
-        "read the job's log: a node may lack the site's Python or shared folder, or have a wrong clock or no munge",
+        "the host step failed with exit code {exit}: {seen} of {asked} nodes reported{absent}{why}",
+        "read the job's log: a node may lack the site's Python or shared folder, or have a wrong clock or no munge; "
+        "if it is one node, {batch.exclude}",
     ),
     "hosts.count": _error(
-        "the job requested {asked} nodes, but {seen} took part: {hosts}",
+        "the job requested {asked} nodes, but {seen} took part: {hosts}{absent}",
         "read the job's log; if a node does not start, {batch.exclude}",
     ),
     "hosts.name": _error(

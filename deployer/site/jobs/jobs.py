@@ -410,7 +410,7 @@ def follow(folder: str, tell: Callable[[str], None]) -> None:
         else:
             if known is None or not known.active:
                 break
-            if known.word == "COMPLETING" and _has_lost_a_node(folder):
+            if known.nodes and _has_lost_a_node(folder):
                 known = known._replace(word="FAILED", active=False)
                 break
             if _reader_is_gone(2):
@@ -554,7 +554,7 @@ def states(submitted: Sequence[Tuple[str, str]]) -> Dict[str, JobState]:
 
 
 def _has_lost_a_node(folder: str) -> bool:
-    """Return whether a job's script has ended for that reason. Slurm may wait minutes for the node to answer."""
+    """Return whether that ended a job. It and Slurm may wait minutes for the node, to remove files and to end it."""
     outcome = _outcome(folder)
     return bool(outcome.exit_code) and outcome.wrong is not None and outcome.wrong.code == "job.ended"
 

@@ -6,7 +6,7 @@ The evaluating modules are imported only for that, because `status` and `jobs` o
 import os
 import re
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Tuple, Type, TypeVar
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Set, Tuple, Type, TypeVar
 
 from deployer.contract.base import json_records, records
 from deployer.contract.base.errors import DeployerError, SpaceError, UsageError
@@ -18,7 +18,7 @@ from deployer.contract.rules.findings import Finding, finding
 from deployer.contract.site.plan import CANARY_TEXT
 from deployer.site.jobs import result_reserve
 from deployer.site.proof import rank_record
-from deployer.system import files
+from deployer.system import files, process
 
 if TYPE_CHECKING:
     from deployer.site.proof.causes import Told
@@ -57,6 +57,8 @@ _MAX_PAYLOAD = 16 * 1024 * 1024
 _LOG_TAIL = 4096
 _JOB_TAIL = 64 * 1024
 _MAX_DIGITS = 20
+#: Seconds for the batch system to list the job's nodes.
+_PATIENCE = 10.0
 #: A file in the hosts folder: the length of the job's log at the end of the last step before the payload.
 _LOG_FROM = "log-from"
 #: A file in the same folder: when each step ended.
@@ -77,6 +79,8 @@ def write_result(folder: str, outcome: "StepOutcome") -> json_records.Record:
     shown = set(gathered.roots.values()) <= {CANARY_TEXT}
     if (outcome.exit_code != 0 or not shown) and outcome.signal is None:
         gathered = gathered._replace(image=_image(folder, started))
+    if outcome.step == HOSTS and outcome.reason is None and len(gathered.hosts) < started.nodes:
+        gathered = gathered._replace(absent=_absent(started, {node.host for node in gathered.hosts}))
     if outcome.step == HOSTS and succeeded:
         hosts = os.path.join(folder, HOSTS_FOLDER)
         try:
@@ -103,6 +107,17 @@ def write_result(folder: str, outcome: "StepOutcome") -> json_records.Record:
             size = log_state.st_size if log_state else 0
             files.write_text(os.path.join(folder, HOSTS_FOLDER, _LOG_FROM), "%d" % size)
     return record
+
+
+def _absent(started: Launch, there: Set[str]) -> List[str]:
+    """Return the job's nodes that are not ``there``; empty if the batch system has other names for them."""
+    from deployer.site.jobs.schedulers import known
+
+    with suppress(DeployerError):
+        words = ["bash", "-c", known(started.scheduler).node_list.text]
+        listed = set(process.run(words, _PATIENCE, env=dict(os.environ), check=False).stdout.split())
+        return sorted(listed - there) if there <= listed else []
+    return []
 
 
 def _steps(folder: str, outcome: "StepOutcome") -> List[json_records.Record]:

@@ -88,6 +88,7 @@ class Evidence(NamedTuple):
         image: what is wrong with the image, if a step failed.
         told: what the end of the step's output shows, if it failed.
         networks: the nodes' records of the network between them.
+        absent: the nodes without a record, if the batch system can list them.
     """
 
     hosts: List[HostRecord]
@@ -100,6 +101,7 @@ class Evidence(NamedTuple):
     image: Sequence[Finding] = ()
     told: Told = Told()
     networks: Sequence[NetworkRecord] = ()
+    absent: Sequence[str] = ()
 
 
 def assemble(launch: Launch, evidence: Evidence, outcome: StepOutcome, steps: Sequence[Record] = ()) -> Record:
@@ -285,7 +287,8 @@ class _Job:
     def _hosts(self) -> Iterator[Finding]:
         launch, outcome = self.launch, self.outcome
         names = [node.host for node in self.evidence.hosts]
-        counts: Dict[str, Any] = {"asked": launch.nodes, "seen": len(names)}
+        absent = nodes.shown(self.evidence.absent)
+        counts: Dict[str, Any] = {"asked": launch.nodes, "seen": len(names), "absent": absent and f", not {absent}"}
         if outcome.step == HOSTS and outcome.exit_code != 0:
             yield self._finding("hosts.failed", exit=outcome.exit_code, why=self._why(": "), **counts)
             return

@@ -16,6 +16,7 @@ PROGRAMS = re.compile(
 #: Records of a job with the findings whose remedies depend on the batch system.
 JOBS = (
     ("hosts.count", good(hosts=HOSTS[:1]), after("hosts")),
+    ("hosts.failed", good(hosts=HOSTS[:1]), after("hosts", 1)),
     ("hosts.name", good(hosts=[HOSTS[0], HOSTS[0]._replace(port=1)]), after("hosts")),
     ("runtime.namespaces", good(roots={"cn1": "user namespaces: no space"}), after("root", 1)),
     ("mpi.singletons", good(probes=[probe(0, rank=0, size=1), probe(1, rank=0, size=1)]), after("probe")),

@@ -674,6 +674,23 @@ def test_the_end_of_the_log_tells_why_a_payload_failed_and_nothing_from_before_i
     assert failed() == ("", set())
 
 
+@pytest.mark.parametrize(("exit_code", "code"), [(0, "hosts.count"), (1, "hosts.failed")])
+def test_a_node_without_a_record_is_named(store, programs, exit_code, code):
+    folder = run.prepare(store, REQUEST._replace(nodes=3))
+    os.mkdir(os.path.join(folder, "hosts"))
+    for host in ("cn1", "cn3"):
+        made.write(os.path.join(folder, "hosts", host + ".json"), evidence.record(HostRecord(host, "build-id:aa")))
+
+    def message(nodes, reason=None):
+        made.program(programs, "scontrol", f"echo {nodes} | tr ' ' '\n'")
+        outcome = StepOutcome("hosts", exit_code, None, "7", 0, 9, reason=reason)
+        return {each["code"]: each["message"] for each in result.write_result(folder, outcome)["findings"]}[code]
+
+    assert message("cn1 cn2 cn3").endswith(", not cn2")
+    assert ", not " not in message("a1 a2 a3")  # Slurm has other names for the nodes
+    assert ", not " not in message("cn1 cn2 cn3", "cn3 has no room")  # the step did not wait for the others
+
+
 @pytest.mark.parametrize("step", ["hosts", "payload"])
 def test_a_result_comes_out_of_a_full_disk(store, programs, monkeypatch, step):
     folder = run.prepare(store, REQUEST)

@@ -382,20 +382,22 @@ srun() {
 
 
 @pytest.mark.parametrize(
-    ("second", "worst"),
+    ("first", "second", "worst"),
     [
-        ("exec /nothing/python", "127 cn2 ended with exit code 127"),
-        ("kill -KILL $$", "137 cn2 ended with exit code 137"),
-        ("echo 'staged 6 cn2 no room'; exit 0", "6 cn2 no room"),
+        ("echo 'staged 0 cn1 '", "exec /nothing/python", "127 cn2 ended with exit code 127"),
+        ("echo 'staged 0 cn1 '", "kill -KILL $$", "137 cn2 ended with exit code 137"),
+        ("echo 'staged 0 cn1 '", "echo 'staged 6 cn2 no room'; exit 0", "6 cn2 no room"),
+        (":", "echo 'staged 6 cn2 no room'; exit 0", "6 cn2 no room"),
+        ("sleep 0.5; echo 'staged 7 cn1 no kit'", "echo 'staged 6 cn2 no room'; exit 0", "7 cn1 no kit"),
     ],
 )
-def test_a_node_whose_holder_ends_without_an_answer_ends_the_wait_for_the_others(tmp_path, second, worst):
-    """The first node has answered, and waits for a signal: without a line of the second, nothing would end."""
+def test_a_node_that_fails_ends_the_wait_for_the_others(tmp_path, first, second, worst):
+    """The first node waits for a signal: without a line of the second, nothing would end. Or it has not answered yet,
+    and another line is only waited for if it comes soon.
+    """
     text = script.render(CASES["staged"])
     step = text[text.index("overlap=") : text.index("trap unstage EXIT")]
-    (tmp_path / "tool").write_text(
-        f"[ $NODE = 1 ] || {{ {second}; }}\necho $$ >first; echo 'staged 0 cn1 '; exec sleep 60\n"
-    )
+    (tmp_path / "tool").write_text(f"[ $NODE = 1 ] || {{ {second}; }}\necho $$ >first; {first}; exec sleep 60\n")
     made.program(tmp_path, "uname", "echo cn2\n")
     lines = [SRUN, "tool=(bash tool x)", "PATH=$PWD:$PATH", step.replace("cd /  #", "#")]
     lines += ["answers", 'echo "$worst $reason"', "kill $(cat first)"]
