@@ -539,8 +539,8 @@ FAULTS: dict[str, Fault] = {
     "clock": Fault(
         "the clock of the second node is two hours ahead",
         "FAILED",
-        "hosts.failed",
-        "6818. failed",
+        "job.ended",
+        "failed on node cn2: ",
         before=(("lab", "clock-ahead cn2 7200"),),
         after=(("lab", "clock-ahead cn2 0"),),
         slow=True,

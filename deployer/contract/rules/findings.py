@@ -92,8 +92,7 @@ RULES: Dict[str, Rule] = {
     # The host step: the nodes, and a first container on each.
     "hosts.failed": _error(
         "the host step failed with exit code {exit}: {seen} of {asked} nodes reported{absent}{why}",
-        "read the job's log: a node may lack the site's Python or shared folder, or have a wrong clock or no munge; "
-        "if it is one node, {batch.exclude}",
+        "read the job's log: a node may lack the site's Python or shared folder; if it is one node, {batch.exclude}",
     ),
     "hosts.count": _error(
         "the job requested {asked} nodes, but {seen} took part: {hosts}{absent}",

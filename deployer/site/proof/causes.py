@@ -52,7 +52,7 @@ ENDS: Mapping[str, End] = {
     ),
     NODE_FAIL: End(
         "a node of it died or does not answer properly",
-        _AGAIN + f", without the node (--directive=--exclude={_NODE}); `sinfo -R` shows why the node failed",
+        _AGAIN + f", without the node (--directive=--exclude={_NODE}); `sinfo -R` may show why: slurmd, munge, clock",
         re.compile(rf"^srun: error: ({_LOST_NODE.pattern})|DUE TO NODE FAILURE"),
     ),
     "BOOT_FAIL": End("a node did not start", "run it again; `sinfo -R` shows why", re.compile("DUE TO BOOT FAILURE")),
