@@ -35,6 +35,8 @@ _TAIL = 30
 _AT_ONCE = 2000
 #: States that only mean that a job was asked to end: a finished job's result.json contains at least as much.
 _ASKED = ("CANCELLED", "TIMEOUT")
+#: The exit code of a job that received a signal: its batch system may start it again.
+_STOPPED = 143
 #: Codes of findings that explain the scheduler's state in more detail.
 _EXPLAINED = ("job.ended", memory.CODE)
 
@@ -410,7 +412,9 @@ def follow(folder: str, tell: Callable[[str], None]) -> None:
         else:
             if known is None or not known.active:
                 break
-            if known.nodes and _has_lost_a_node(folder):
+            outcome = _outcome(folder)
+            lost = outcome.wrong is not None and outcome.wrong.code == "job.ended" and outcome.exit_code != _STOPPED
+            if known.nodes and lost:  # Slurm may wait minutes for the dead node
                 known = known._replace(word="FAILED", active=False)
                 break
             if _reader_is_gone(2):
@@ -551,12 +555,6 @@ def states(submitted: Sequence[Tuple[str, str]]) -> Dict[str, JobState]:
         for start in range(0, len(numbers), _AT_ONCE):
             known.update(owner.parse_states(*ask(owner.states(numbers[start : start + _AT_ONCE]))))
     return known
-
-
-def _has_lost_a_node(folder: str) -> bool:
-    """Return whether that ended a job. It and Slurm may wait minutes for the node, to remove files and to end it."""
-    outcome = _outcome(folder)
-    return bool(outcome.exit_code) and outcome.wrong is not None and outcome.wrong.code == "job.ended"
 
 
 class _Outcome(NamedTuple):

@@ -543,6 +543,12 @@ def test_slurm_may_still_wait_for_a_dead_node(store, programs):
         assert (jobs.status(folder).state, bool(jobs.status(folder).problem)) == ("COMPLETING", known)
     with pytest.raises(JobFailed, match=r"ended as FAILED: job: m \(job.ended\)"):
         jobs.follow(folder, lambda line: None)
+    record["exit_code"] = 143  # Slurm stopped it, and may start it again
+    files.write_text(os.path.join(folder, "result.json"), json.dumps(record))
+    once = 'mkdir "$0.once" 2>/dev/null && state=COMPLETING || state=NODE_FAIL\n'
+    made.program(programs, "squeue", once + 'echo "77|$state|0:01|cn1|None"')
+    with pytest.raises(JobFailed, match="ended as NODE_FAIL: job: m "):
+        jobs.follow(folder, lambda line: None)
     requeued = JobState("PENDING", active=True)  # the result is the earlier attempt's
     assert jobs.describe(result.launch(folder), folder, "77", requeued).problem == ""
 
