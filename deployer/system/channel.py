@@ -9,9 +9,11 @@ import hashlib
 import hmac
 import json
 import os
+import select
 import socket
-from contextlib import ExitStack
-from typing import Any, Dict, List, Sequence, Tuple
+import time
+from contextlib import ExitStack, suppress
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, Union
 
 _HELLO = "deployer-inside-1"
 _NONCE = 32
@@ -21,6 +23,10 @@ _MAX_STRANGER, _MAX_LINE = 512, 4 * 1024 * 1024
 PATIENCE = 30.0
 #: Idle seconds before the kernel probes the other end, seconds between probes, and the number of probes that may fail.
 _IDLE, _BETWEEN, _QUESTIONS = 60, 15, 4
+
+#: Seconds in which a stranger must prove, after connecting, that it belongs to the job; and the maximum number of
+#: strangers at a time.
+_STRANGER, _STRANGERS = 5.0, 256
 
 Message = Dict[str, Any]
 
@@ -77,6 +83,10 @@ class Channel:
         if len(self._read) > (_MAX_LINE if self.proven else _MAX_STRANGER):
             raise ChannelError("a line is too long")
         return messages
+
+    def proof(self, number: int, data: bytes) -> bytes:
+        """Return the proof of piece ``number`` of the data that the client sends once both ends have proven the key."""
+        return hmac.new(self._session, b"piece %d " % number + data, hashlib.sha256).digest()
 
     def close(self) -> None:
         """Close the connection."""
@@ -145,15 +155,51 @@ def _keep_alive(connection: socket.socket) -> None:
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, "TCP_" + option), value)
 
 
-def connect(addresses: Sequence[Tuple[str, int]], key: bytes) -> Channel:
+def callers(server: socket.socket, key: bytes, poll: float) -> Iterator[Optional[Channel]]:
+    """Yield the callers that have proven the key, and None at least every ``poll`` seconds.
+
+    Strangers are authenticated concurrently, so that silent ones keep no process of the job waiting.
+    """
+    strangers: Dict[Channel, float] = {}  # with the time until which each must prove the key
+    server.setblocking(False)
+    try:
+        while True:
+            waiting: List[Union[Channel, socket.socket]] = [*strangers]
+            for ready in select.select(waiting + [server] * (len(strangers) < _STRANGERS), [], [], poll)[0]:
+                if not isinstance(ready, Channel):
+                    with suppress(ChannelError, OSError):  # it has disconnected
+                        caller = Channel(server.accept()[0], key, serves=True)
+                        strangers[caller] = time.monotonic() + _STRANGER
+                    continue
+                try:
+                    ready.receive()
+                except ChannelError:
+                    strangers[ready] = 0.0
+                if ready.proven:
+                    del strangers[ready]
+                    yield ready
+            for late in [stranger for stranger, until in strangers.items() if time.monotonic() > until]:
+                del strangers[late]
+                late.close()
+            yield None
+    finally:
+        for stranger in strangers:
+            stranger.close()
+
+
+def connect(addresses: Sequence[Tuple[str, int]], key: bytes, patience: float = PATIENCE) -> Channel:
     """Connect to the first of ``addresses`` whose process has the key. Raises ChannelError with the reasons."""
     reasons = []
     for host, port in addresses:
         try:
             with ExitStack() as opened:
-                connection = opened.enter_context(socket.create_connection((host, port), PATIENCE))
+                connection = opened.enter_context(socket.create_connection((host, port), patience))
                 channel = Channel(connection, key, serves=False)
+                connection.settimeout(patience)
+                until = time.monotonic() + patience
                 while not channel.proven:
+                    if time.monotonic() > until:
+                        raise ChannelError("it did not prove the key in time")
                     channel.receive()
                 opened.pop_all()
                 return channel

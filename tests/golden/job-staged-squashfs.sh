@@ -156,14 +156,13 @@ launch=(srun --mpi=pmi2 --nodes=2 --ntasks=4 --ntasks-per-node=2 --cpus-per-task
 # 1. Hosts and stage: each node writes its facts into hosts/, from outside the container, prints a line, and waits for
 #    SIGUSR1, which this script sends if all nodes are right.
 #    Then each node copies the SquashFS image into its memory and mounts it (2000 MiB).
+#    The nodes send the file on to each other, so that only one in 32 reads the shared file.
 #    The step runs beside the other steps and removes the image at the end. It prints a line when the image is ready,
 #    and one when it has collected the evidence of its ranks (SIGUSR1); SIGUSR2 ends it. If a node fails, the job ends
 #    here.
 #    Before it prints that the image is ready, a container reads the image's marker file, which the host's root does
 #    not have.
 root=("${container[@]}" "$image" -- /bin/cat /deployer/canary)
-sent=${stage%/*}/sent
-digest=$(sha256sum </home/alice/images/aaaa/image.sqfs)
 overlap=$(srun --help | grep -o -m 1 -e --overlap)  # needed to share since Slurm 20.11
 pipe=$(mktemp -d)/answers && mkfifo "$pipe" || exit 6
 cd /  # becomes the ranks' working folder; on a shared file system, each rank would look it up
@@ -175,7 +174,7 @@ srun --mpi=none $overlap --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-tas
     --abi mpich-abi \
     --home "$home" \
     --hosts "$job/hosts" --library /opt/intel/mpi/2021.15/lib/libmpi.so.12 \
-    --tool "${tool[2]}" --into "$stage" --sent "$sent" --sha256 "${digest%% *}" --out "$job/ranks" --reader "${#root[@]}" -- "${root[@]}" "${mount[@]}" </dev/null >"$pipe" &
+    --tool "${tool[2]}" --into "$stage" --relay --out "$job/ranks" --reader "${#root[@]}" -- "${root[@]}" "${mount[@]}" </dev/null >"$pipe" &
 holder=$!
 exec 3<"$pipe"
 rm -r "${pipe%/*}"
@@ -210,7 +209,6 @@ trap unstage EXIT
 answers
 result hosts "$worst" ${reason:+--reason "$reason"} || exit
 read -r meet <"$job/hosts/meet"  # nodes, ranks per node, the first node's address, a free port, interface
-sbcast --force /home/alice/images/aaaa/image.sqfs "$sent"
 collect || { result stage "$worst" --reason "$reason"; exit; }
 container[5]=$(type -P "${container[5]}" || echo "${container[5]}")  # looked up once, not per rank
 

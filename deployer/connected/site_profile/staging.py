@@ -10,8 +10,8 @@ from deployer.contract.site.plan import DISK, MEMORY, SQUASHFS, StartOption
 #: With more nodes, the tens of thousands of small reads per node overload the file system.
 FEW_NODES = 4
 
-#: From this many nodes on, Slurm sends the image file from node to node instead of having each node read it.
-MANY_NODES = 128
+#: From this many nodes on, they send the image file on to each other instead of each reading it.
+MANY_NODES = 8
 
 _MEMORY_TYPES = ("tmpfs", "ramfs")
 #: Every node has it, but /tmp may be small, or cleared during a job.

@@ -48,10 +48,12 @@ class CommonNetwork(NamedTuple):
     Attributes:
         address: the first node's address in the network.
         interface: the interface, if it has the same name on all nodes; else empty.
+        addresses: the address of each node.
     """
 
     address: str
     interface: str
+    addresses: Tuple[str, ...] = ()
 
 
 def common(first: str, nodes: Dict[str, Sequence[NodeAddress]], wanted: str = "") -> Optional[CommonNetwork]:
@@ -75,7 +77,8 @@ def common(first: str, nodes: Dict[str, Sequence[NodeAddress]], wanted: str = ""
         same = _one_of_each([[other for other in others if key(other) == key(each)] for others in usable])
         if same:
             interfaces = {other.interface for other in same}
-            return CommonNetwork(each.address, each.interface if interfaces == {each.interface} else "")
+            name = each.interface if interfaces == {each.interface} else ""
+            return CommonNetwork(each.address, name, tuple(other.address for other in same))
     return CommonNetwork(LOOPBACK_ADDRESS, LOOPBACK) if len(nodes) == 1 else None
 
 

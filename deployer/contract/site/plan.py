@@ -150,7 +150,7 @@ class StartOption(NamedTuple):
         program: the launcher's path; None: it is in PATH once the plan's modules are loaded.
         place: the node's own folder in which the image is staged.
         room_mb: size in MiB of that folder's file system; None if unknown.
-        broadcast: from this number of nodes on, the scheduler sends the staged file to the nodes.
+        broadcast: from this number of nodes on, they send the staged file on to each other.
         modules: the runtime's modules, loaded after the plan's.
         arguments: further arguments for the runtime, before the image.
     """

@@ -61,6 +61,14 @@ class Content:
     def size_of_members(self) -> int:
         return sum(member.size for member, _ in self.members)
 
+    def extents(self) -> List[Tuple[int, int]]:
+        """Return start and end of each segment to read, in any order."""
+        manifest = self.verification.manifest
+        contents = sealed_file.contents(manifest.members, manifest.segments)
+        members = [contents[member.name] for member, _ in self.members]
+        read = [self.layer, *self.overlays.values(), *members]
+        return [(each.offset, each.offset + each.size) for segments in read for each in segments]
+
     def _advance(self, size: int) -> None:
         if self._progress:
             self._progress(size, self._total)

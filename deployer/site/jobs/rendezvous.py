@@ -6,7 +6,9 @@
 
 The port was free on the first node when the job started. Address, port and interface are empty if the nodes share no
 network. The second line is the job's secret, with which its processes recognize each other. Only the user can read the
-file.
+file. If the nodes share a network and have free ports, a line for each follows, the first node first::
+
+    HOST ADDRESS PORT
 """
 
 import os
@@ -28,12 +30,16 @@ def write(folder: str, launch: Launch, hosts: List[HostRecord], machines: str) -
         machines: the file with the nodes of a batch system with an agent, starting with the first node.
     """
     first = _first(hosts, machines)
-    network, place = None, ["", "", ""]
+    network, place, lines = None, ["", "", ""], ""
     if first and first.port:
         network = common(first.host, {item.host: item.addresses for item in hosts}, launch.interface or "")
-        place = [network.address, str(first.port), network.interface] if network else place
+        if network:
+            place = [network.address, str(first.port), network.interface]
+            if all(item.port for item in hosts) and len(network.addresses) == len(hosts):
+                known = sorted(zip(hosts, network.addresses), key=lambda each: each[0] is not first)
+                lines = "".join(f"{item.host} {address} {item.port}\n" for item, address in known)
     line = ",".join([str(launch.nodes), str(launch.ranks_per_node), *place])
-    files.write_text(os.path.join(folder, FILE), f"{line}\n{os.urandom(32).hex()}\n", 0o600)
+    files.write_text(os.path.join(folder, FILE), f"{line}\n{os.urandom(32).hex()}\n{lines}", 0o600)
     return network
 
 

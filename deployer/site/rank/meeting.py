@@ -14,11 +14,10 @@ It is rejected and learns nothing (``system.channel``). Then, the first two as m
 """
 
 import os
-import select
 import socket
 import time
 from contextlib import closing, suppress
-from typing import Dict, List, NamedTuple, Optional, Set, Union
+from typing import List, NamedTuple, Optional, Set
 
 from deployer.contract.base import json_records
 from deployer.contract.base.errors import UsageError
@@ -26,7 +25,7 @@ from deployer.contract.proof import evidence
 from deployer.contract.proof.evidence import NETWORK_SUFFIX, NetworkRecord
 from deployer.site.jobs import rendezvous
 from deployer.site.rank import interfaces
-from deployer.system import files
+from deployer.system import channel, files
 from deployer.system.channel import Channel, ChannelError, Message
 
 #: Seconds in which a reachable node answers.
@@ -39,9 +38,6 @@ _TURN = 0.02
 _SILENCE = 60.0
 #: Seconds between the first node's checks whether others gave up.
 _POLL = 1.0
-#: Seconds in which a stranger must prove, after connecting, that it belongs to the job; and the maximum number of
-#: strangers at a time.
-_STRANGER, _STRANGERS = 5.0, 256
 _PINGS = 5
 #: Bytes that all nodes send together, and the minimum and maximum per node.
 _TOTAL, _LEAST, _MOST = 256 << 20, 256 << 10, 16 << 20
@@ -91,48 +87,31 @@ def _place(out: str) -> _Place:
 def _receive(place: _Place, out: str) -> List[str]:
     """Wait for the other nodes and return the names of those that connected.
 
-    Strangers are authenticated concurrently, so that silent ones keep no node waiting. Nodes that have proven the
-    secret measure one at a time.
+    Nodes that have proven the secret measure one at a time.
     """
     hosts: Set[str] = set()
-    callers: Dict[Channel, float] = {}  # with the time until which each must prove that it belongs to the job
     size = min(max(_TOTAL // max(place.nodes - 1, 1), _LEAST), _MOST)
     with closing(socket.socket()) as server:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         server.bind((place.address, place.port))
         server.listen(1024)  # strangers queue there too
         files.write_text(os.path.join(out, _LISTENS), "")
-        server.setblocking(False)
         last = looked = time.monotonic()
-        while len(hosts) < place.nodes - 1 and time.monotonic() < last + _SILENCE:
-            waiting: List[Union[Channel, socket.socket]] = [*callers, *([server] if len(callers) < _STRANGERS else [])]
-            for ready in select.select(waiting, [], [], _POLL)[0]:
-                if not isinstance(ready, Channel):
-                    with suppress(ChannelError, OSError):  # it has disconnected
-                        caller = Channel(server.accept()[0], place.secret, serves=True)
-                        callers[caller] = time.monotonic() + _STRANGER
-                    continue
-                messages: List[Message] = []
-                with suppress(ChannelError):
-                    messages = ready.receive()
-                    if not messages:
-                        continue
-                del callers[ready]
-                with closing(ready), suppress(ChannelError, OSError):
-                    if messages:
-                        ready.send({"size": size})
-                        _measure(ready.connection, size)
-                        hosts.add(str(messages[0]["name"]))
+        with closing(channel.callers(server, place.secret, _POLL)) as callers:
+            while len(hosts) < place.nodes - 1 and time.monotonic() < last + _SILENCE:
+                caller = next(callers)
+                if caller:
+                    with closing(caller), suppress(ChannelError, OSError):
+                        caller.connection.settimeout(_EXCHANGE)
+                        name = str(_message(caller)["name"])
+                        caller.send({"size": size})
+                        _measure(caller.connection, size)
+                        hosts.add(name)
                         last = time.monotonic()
-            for late in [ready for ready, until in callers.items() if time.monotonic() > until]:
-                del callers[late]
-                late.close()
-            if time.monotonic() > looked + _POLL:
-                if files.exists(os.path.join(out, _GAVE_UP)):
-                    break
-                looked = time.monotonic()
-        for caller in callers:
-            caller.close()
+                elif time.monotonic() > looked + _POLL:
+                    if files.exists(os.path.join(out, _GAVE_UP)):
+                        break
+                    looked = time.monotonic()
     return sorted(hosts)
 
 
@@ -153,16 +132,13 @@ def _measure(connection: socket.socket, size: int) -> None:
 def _visit(place: _Place, out: str, record: NetworkRecord) -> NetworkRecord:
     """Connect to the first node from another one, and return this node's record."""
     with closing(_connect(place, out)) as connection:
-        channel = Channel(connection, place.secret, serves=False)
+        own = Channel(connection, place.secret, serves=False)
         connection.settimeout(_EXCHANGE + place.nodes * _TURN)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        while not channel.proven:
-            channel.receive()
-        channel.send({"name": record.host})
-        answers: List[Message] = []
-        while not answers:
-            answers = channel.receive()
-        size = int(answers[0]["size"])
+        while not own.proven:
+            own.receive()
+        own.send({"name": record.host})
+        size = int(_message(own)["size"])
         times = []
         for _ in range(_PINGS):
             begun = time.perf_counter()
@@ -199,6 +175,14 @@ def _connect(place: _Place, out: str) -> socket.socket:
             if time.monotonic() > begun + reach:
                 raise
         time.sleep(_AGAIN)
+
+
+def _message(other: Channel) -> Message:
+    """Wait for a message and return it."""
+    messages: List[Message] = []
+    while not messages:
+        messages = other.receive()
+    return messages[0]
 
 
 def _send(connection: socket.socket, size: int) -> None:

@@ -20,11 +20,10 @@ import os
 import shutil
 import signal
 import socket
-import stat
 import sys
 import time
-from contextlib import contextmanager, suppress
-from typing import Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from contextlib import ExitStack, contextmanager, suppress
+from typing import IO, Callable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from deployer.contract.base import json_records
 from deployer.contract.base.errors import DeployerError, IntegrityError, JobFailed, MissingTool, Refused, SpaceError
@@ -35,12 +34,12 @@ from deployer.contract.site.choose import Obstacle, StagingNeed
 from deployer.site.container import caches, container, node_folder
 from deployer.site.container.runtimes import charliecloud
 from deployer.site.install import bytecode, content, kit, mount_points, squash
-from deployer.site.jobs import result
+from deployer.site.jobs import relay, result
 from deployer.site.rank import host_probe, payload_monitor
 from deployer.site.run.job_script.staging_script import BEGIN, EVIDENCE, ROOTFS, STUBS, TEMPORARY, TOOL
 from deployer.site.storage import space
 from deployer.site.storage.store import ENGINE, VARIANTS, WHEELS, InstalledImage, Store
-from deployer.system import files, process, workers
+from deployer.system import files, process, terminal, workers
 from deployer.system.trust import verify
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
@@ -48,11 +47,13 @@ _LOCK = "lock"
 _MIB = 1024 * 1024
 #: A file in memory takes whole pages, with half a page lost on average, and its inode takes 1 KiB of kernel memory.
 _A_FILE = 3072
-#: Seconds for which a folder may have no holder, while the scheduler sends the file.
-_SENT = 3600
+#: Seconds after which a folder without a lock is a dead job's.
+_UNLOCKED = 3600
 #: Run in a mounted image: prints the id of the process to join, and ends when this process ends.
 _READY = ("/bin/sh", "-c", "echo $$; read -r _")
 _HINT = "the image is staged there: is it full, or closed to users?"
+#: Seconds between two checks for bytes that have not arrived.
+_LOOK = 0.02
 #: Seconds to wait for a mount.
 _PATIENCE = 60.0
 
@@ -68,12 +69,11 @@ class StageRequest(NamedTuple):
         tool: the .pyz that ranks start.
         abi: the MPI family of the Horovod variant, or None.
         stubs: the folder of stubs for host files, or None.
-        sent: the path next to ``into`` to which the scheduler sends a copy of ``source``, or None.
+        relay: whether the nodes send ``source`` on to each other.
         mount: words that mount the staged SquashFS file and run the following words in it; empty: nothing is mounted
             for all ranks.
         kit: the runtime if it comes from the bundle's kit, else empty.
         home: the job's home on this node, to remove at the end, or None.
-        sha256: the SHA-256 of a SquashFS file that the scheduler sends, or None.
         mounts: mount points that the bundle does not list.
         reader: a command that prints the canary of the image from a container; empty if there is none.
         hosts: the job's folder for the facts of this node, which are written first; None: they exist already.
@@ -88,11 +88,10 @@ class StageRequest(NamedTuple):
     tool: str
     abi: Optional[str]
     stubs: Optional[str] = None
-    sent: Optional[str] = None
+    relay: bool = False
     mount: Sequence[str] = ()
     kit: str = ""
     home: Optional[str] = None
-    sha256: Optional[str] = None
     mounts: Sequence[str] = ()
     reader: Sequence[str] = ()
     hosts: Optional[str] = None
@@ -103,19 +102,6 @@ class StageRequest(NamedTuple):
     def packed(self) -> bool:
         """Return whether the image is staged as one SquashFS file."""
         return os.path.basename(self.source) == squash.IMAGE
-
-    def nearest(self) -> str:
-        """Return the file to read: the sent copy if it is complete, else ``source``.
-
-        Raises:
-            IntegrityError: another user put a file in place of the copy.
-        """
-        copy = files.status(self.sent, follow=False) if self.sent else None
-        if self.sent is None or copy is None:
-            return self.source
-        if not stat.S_ISREG(copy.st_mode) or copy.st_uid != os.getuid() or copy.st_nlink != 1:
-            raise IntegrityError(f"{self.sent} is not the file that was sent: another user made it")
-        return self.sent if copy.st_size == os.path.getsize(self.source) else self.source
 
 
 class RankRoot(NamedTuple):
@@ -178,10 +164,7 @@ def _hold(request: StageRequest) -> None:
         return
     with claimed(request.into):
         with files.errors_named("write under " + request.into, "free some there: an earlier job may have left it"):
-            (_fill_packed if request.packed else _fill)(request)
-            if request.sent:  # the ranks need its space
-                with suppress(FileNotFoundError):
-                    os.unlink(request.sent)
+            _fill(request)
             os.mkdir(os.path.join(request.into, EVIDENCE))
             if request.stubs:
                 shutil.copytree(request.stubs, os.path.join(request.into, STUBS), symlinks=True)
@@ -205,17 +188,8 @@ def _hold(request: StageRequest) -> None:
 def _is_wanted(request: StageRequest, hosts: str) -> bool:
     """Write the facts of this node and answer; return whether to stage the image, which SIGUSR1 requests."""
     host_probe.host(hosts, request.library, request.home, keep=request.keep)
-    private = os.path.dirname(request.into)
-    if request.sent:  # the scheduler sends it before the signal
-        node_folder.make(private, _HINT)
-    wanted = False
-    try:
-        _answer(0, "")
-        wanted = signal.sigwait(_SIGNALS) == signal.SIGUSR1
-    finally:
-        if request.sent and not wanted:
-            files.remove_tree(private)
-    return wanted
+    _answer(0, "")
+    return signal.sigwait(_SIGNALS) == signal.SIGUSR1
 
 
 def _answer(code: int, reason: str) -> None:
@@ -231,9 +205,8 @@ def _answer(code: int, reason: str) -> None:
 def claimed(path: str) -> Iterator[None]:
     """Create the folder ``path`` in a private folder for the duration of the block; remove the folders of dead jobs.
 
-    The private folder already exists if the scheduler sent a file into it. The owning process holds a lock on a file in
-    the private folder. The kernel releases the lock when the process ends. File systems of nodes support locks, unlike
-    shared ones.
+    The owning process holds a lock on a file in the private folder. The kernel releases the lock when the process ends.
+    File systems of nodes support locks, unlike shared ones.
 
     Raises:
         Refused: the place is unsafe, or this job already stages here.
@@ -282,7 +255,7 @@ def reap(place: str) -> None:
         try:
             descriptor = os.open(os.path.join(path, _LOCK), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         except FileNotFoundError:
-            if node_folder.age(path) > _SENT:
+            if node_folder.age(path) > _UNLOCKED:
                 files.remove_tree(path)
             continue
         try:
@@ -357,15 +330,60 @@ def _binds(process: str, folder: str) -> bool:
 
 
 def _fill(request: StageRequest) -> None:
+    """Write the content from the file that nodes send on to each other; if that fails, from ``source``."""
+    fill = _fill_packed if request.packed else _fill_unpacked
+    links = relay.links(request.hosts) if request.relay and request.hosts else None
+    if links:
+        try:
+            return fill(request, links)
+        except JobFailed:
+            raise
+        except (DeployerError, OSError) as error:  # damaged, or no room for a second file
+            terminal.warn(f"{links.own.name} reads the image itself: {error}")
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(_arriving(request))
+        files.remove_tree(request.into)
+        os.mkdir(request.into, 0o700)
+    return fill(request, None)
+
+
+def _arriving(request: StageRequest) -> str:
+    return os.path.join(os.path.dirname(request.into), "arriving")
+
+
+@contextmanager
+def _relayed(
+    request: StageRequest, links: relay.Links, pieces: Sequence[relay.Piece]
+) -> Iterator[Tuple[IO[bytes], Callable[[], bool]]]:
+    """Yield a file that a second process writes, and what waits a moment and tells whether more may arrive.
+
+    At the end of the block, wait until the next node has everything too.
+    """
+    with ExitStack() as opened:
+        stream = opened.enter_context(open(_arriving(request), "x+b"))
+        other = opened.enter_context(workers.Beside(relay.Relay(links, request.source, stream, pieces).run))
+
+        def comes() -> bool:
+            return not other.has_ended(_LOOK)
+
+        yield stream, comes
+        while comes():
+            _stop_if_asked()
+        other.result()
+
+
+def _fill_unpacked(request: StageRequest, links: Optional[relay.Links]) -> None:
     receipt = Store("").at(request.image)
-    nearest = request.nearest()
     if receipt is None:
         raise IntegrityError(f"the image was removed: {request.image}", "install it again")
-    with verify.opened(nearest) as stream:
+    with verify.opened(request.source) as stream:
         # The install step checked the signers and recorded the digest. Every byte used here must match that digest.
-        verification = verify.begin(stream, nearest, [])
+        verification = verify.begin(stream, request.source, [])
         if verification.digest != receipt.receipt.digest:
-            raise IntegrityError(f"{nearest} is not the bundle of {request.image}", "install it again with --keep")
+            raise IntegrityError(
+                f"{request.source} is not the bundle of {request.image}", "install it again with --keep"
+            )
         jobs = workers.suitable(os.fstat(stream.fileno()).st_size)
         manifest = verification.manifest
         overlays = [item for item in manifest.overlays if item.name != ENGINE or request.kit == kit.UDOCKER]
@@ -376,9 +394,14 @@ def _fill(request: StageRequest) -> None:
         if request.kit:
             size += kit.ROOM + sum(member.size for member in manifest.members if member.name.startswith(KIT_PREFIX))
             entries += kit.ENTRIES
-        _check_room(_place(request), size, entries)
         targets = content.APP_AND_KIT if request.kit else content.APP_ONLY
-        content.Content(verification, overlays, targets, jobs, _stop_if_asked).write_for_ranks(request.into)
+        written = content.Content(verification, overlays, targets, jobs, _stop_if_asked)
+        pieces = relay.pieces(written.extents()) if links else []
+        _check_room(_place(request), size + sum(length for _, length in pieces), entries)
+        with ExitStack() as arriving:
+            if links:
+                verification.read_from(*arriving.enter_context(_relayed(request, links, pieces)))
+            written.write_for_ranks(request.into)
         mount_points.make(os.path.join(request.into, ROOTFS), request.mounts)
     bytecode.restore(request.image, request.into)
     _merge(request)
@@ -389,16 +412,17 @@ def _fill(request: StageRequest) -> None:
     files.remove_tree(os.path.join(request.into, "kit"))
 
 
-def _fill_packed(request: StageRequest) -> None:
+def _fill_packed(request: StageRequest, links: Optional[relay.Links]) -> None:
     """Copy the SquashFS file, so that it is only read from the node and stays if the original is removed."""
     target = os.path.join(request.into, squash.IMAGE)
-    if request.sent and request.nearest() == request.sent:
-        if files.sha256_file(request.sent) != request.sha256:
-            raise IntegrityError(f"{request.sent} is not {request.source}: it came with other bytes")
-        os.rename(request.sent, target)
+    size = os.path.getsize(request.source)
+    room = size + os.path.getsize(request.tool) + (kit.ROOM if request.kit else 0)
+    _check_room(_place(request), room, 2)
+    if links:
+        with _relayed(request, links, relay.pieces([(0, size)])):
+            pass
+        os.rename(_arriving(request), target)
     else:
-        size = os.path.getsize(request.source) + os.path.getsize(request.tool) + (kit.ROOM if request.kit else 0)
-        _check_room(_place(request), size, 2)
         with open(request.source, "rb") as source, open(target, "wb") as copy:
             for chunk in iter(lambda: source.read(files.CHUNK), b""):
                 copy.write(chunk)

@@ -112,6 +112,10 @@ class Verification:
                 raise IntegrityError("the %s at byte %d does not match its digest" % (segment.kind, segment.offset))
             return data
 
+    def read_from(self, stream: IO[bytes], comes: Callable[[], bool]) -> None:
+        """Read segments from another file, which still grows. ``comes`` is as in ``Arriving``."""
+        self._descriptor, self._comes = stream.fileno(), comes
+
     def passed(self, segment: Segment) -> None:
         """Note that a segment was read and matched its digest."""
         self._left.pop(segment.offset, None)

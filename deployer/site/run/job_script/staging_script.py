@@ -53,7 +53,7 @@ class StagedImage(NamedTuple):
         source: the file to stage.
         size_mb: MiB that it takes on the node.
         abi: the MPI family of the Horovod variant, or None.
-        broadcast: whether the scheduler sends the file to the nodes; otherwise they read the original.
+        relay: whether the nodes send the file on to each other; otherwise each reads it.
         kit: the name of the runtime from the bundle's kit, which each node also gets; empty: the site's runtime.
         mounts: mount points that the bundle does not list.
         held: whether the holder mounts the SquashFS file once for all ranks; otherwise each rank's runtime mounts it.
@@ -65,7 +65,7 @@ class StagedImage(NamedTuple):
     source: str
     size_mb: int
     abi: Optional[str]
-    broadcast: bool = False
+    relay: bool = False
     kit: str = ""
     mounts: Sequence[str] = ()
     held: bool = False
@@ -142,8 +142,6 @@ def step(
 ) -> Code:
     """Return the part of the script that stages the image and can end the staging step.
 
-    If a file sent to the nodes does not arrive, they read the original. They verify a bundle against its own digests.
-
     Args:
         reader: a command in the image that prints its canary; empty: the step does not read it.
         keep: whether caches are kept.
@@ -169,9 +167,7 @@ def step(
         library=library,
         network=network,
         reader=list(reader),
-        broadcast=staging.broadcast,
-        packed=staging.packed,
-        source=staging.source,
+        relay=staging.relay,
         held=staging.held,
         keep=keep,
         at=words.index(runtime.starter(inside.engine)),  # the runtime's program in a rank's words

@@ -1,12 +1,13 @@
 """Choose among the start options of a plan, and refuse what cannot start on this site now."""
 
+import os
 from typing import Dict, NamedTuple, Optional
 
 from deployer.contract.base.errors import Refused, UsageError
 from deployer.contract.bundle.image_launcher import ImageLauncher
 from deployer.contract.rules import findings, hostfiles
 from deployer.contract.site.choose import Obstacle, choose
-from deployer.contract.site.plan import NOT_STAGED, SQUASHFS, Plan, StartOption
+from deployer.contract.site.plan import MEMORY, NOT_STAGED, SQUASHFS, Plan, StartOption
 from deployer.site.container import runtime_check
 from deployer.site.container.runtimes import RUNTIMES
 from deployer.site.container.runtimes.interface import Runtime
@@ -61,18 +62,22 @@ def _staging(resolved: ResolvedRun, option: StartOption, size_mb: int) -> Option
     """Return how nodes get the image, which takes ``size_mb`` MiB; None if ranks read it from where it is installed."""
     if option.staging == NOT_STAGED or option.place is None:
         return None
-    installed = resolved.installed
+    installed, layout = resolved.installed, resolved.settled.layout
     packed = option.staging == SQUASHFS
+    source = squash.path(installed.folder) if packed else installed.bundle
     runtime = RUNTIMES[option.runtime]
+    # What other nodes send is in memory beside the unpacked image until the ranks start.
+    second_mb = os.path.getsize(source) >> 20 if option.staging == MEMORY and layout.memory_mb else 0
+    has_room = second_mb <= layout.ranks_per_node * (layout.memory_mb or 0)
     return StagedImage(
         kind=option.staging,
         place=option.place,
         image=installed.folder,
-        source=squash.path(installed.folder) if packed else installed.bundle,
+        source=source,
         size_mb=size_mb,
         abi=resolved.settled.plan.abi,
         mounts=resolved.mounts,
-        broadcast=option.broadcast is not None and resolved.settled.layout.nodes >= option.broadcast,
+        relay=option.broadcast is not None and layout.nodes >= option.broadcast and has_room,
         kit=option.runtime if runtime.known.carried else "",
         held=packed and not runtime.known.mounts,
     )

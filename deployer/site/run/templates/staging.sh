@@ -2,15 +2,14 @@
 # 1. Hosts and stage: each node writes its facts into hosts/, from outside the container, prints a line, and waits for
 #    SIGUSR1, which this script sends if all nodes are right.
 #    Then each node @does@ (@size@ MiB).
-#    The step runs beside the other steps and removes the image at the end. It prints a line when the image is ready,
+@?relay@#    The nodes send the file on to each other, so that only one in 32 reads the shared file.
+@.@#    The step runs beside the other steps and removes the image at the end. It prints a line when the image is ready,
 #    and one when it has collected the evidence of its ranks (SIGUSR1); SIGUSR2 ends it. If a node fails, the job ends
 #    here.
 @?reader@#    Before it prints that the image is ready, a container reads the image's marker file, which the host's root does
 #    not have.
 root=("${container[@]}" "$image" -- @reader@)
-@.@@?broadcast@sent=${stage%/*}/sent
-@?packed@digest=$(sha256sum <@source@)
-@.@@.@overlap=$(srun --help | grep -o -m 1 -e --overlap)  # needed to share since Slurm 20.11
+@.@overlap=$(srun --help | grep -o -m 1 -e --overlap)  # needed to share since Slurm 20.11
 pipe=$(mktemp -d)/answers && mkfifo "$pipe" || exit 6
 cd /  # becomes the ranks' working folder; on a shared file system, each rank would look it up
 srun --mpi=none $overlap @options@ \
@@ -18,7 +17,7 @@ srun --mpi=none $overlap @options@ \
     sh "${tool[@]}" stage@what@@?keep@ \
     "${keep[@]}"@.@ \
     --hosts "$job/hosts"@?library@ --library @library@@.@ \
-    --tool "${tool[2]}" --into "$stage"@?broadcast@ --sent "$sent"@?packed@ --sha256 "${digest%% *}"@.@@.@ --out "$job/ranks"@?reader@ --reader "${#root[@]}" -- "${root[@]}"@:@@?held@ --@.@@.@@?held@ "${mount[@]}"@.@ </dev/null >"$pipe" &
+    --tool "${tool[2]}" --into "$stage"@?relay@ --relay@.@ --out "$job/ranks"@?reader@ --reader "${#root[@]}" -- "${root[@]}"@:@@?held@ --@.@@.@@?held@ "${mount[@]}"@.@ </dev/null >"$pipe" &
 holder=$!
 exec 3<"$pipe"
 rm -r "${pipe%/*}"
@@ -53,6 +52,5 @@ trap unstage EXIT
 answers
 result hosts "$worst" ${reason:+--reason "$reason"} || exit
 read -r meet <"$job/hosts/meet"  # nodes, ranks per node, the first node's address, a free port, interface
-@network@@?broadcast@sbcast --force @source@ "$sent"
-@.@collect || { result stage "$worst" --reason "$reason"; exit; }
+@network@collect || { result stage "$worst" --reason "$reason"; exit; }
 container[@at@]=$(type -P "${container[@at@]}" || echo "${container[@at@]}")  # looked up once, not per rank

@@ -27,7 +27,9 @@ def written(tmp_path, hosts, machines="", interface=None):
 
 def test_this_node_is_the_first_one(tmp_path):
     """A batch script runs there, and so does rank 0."""
-    line, secret = written(tmp_path, [host("a", 1), host(socket.gethostname(), 2), host("z", 3)])
+    own = socket.gethostname()
+    line, secret, *nodes = written(tmp_path, [host("a", 1), host(own, 2), host("z", 3)])
+    assert nodes == [own + " 10.0.0.2 20003", "a 10.0.0.1 20002", "z 10.0.0.3 20004"]
     assert line == "3,3,10.0.0.2,20003,eth0"
     assert len(bytes.fromhex(secret)) == 32
     assert stat.S_IMODE(os.stat(str(tmp_path / "meet")).st_mode) == 0o600
@@ -64,4 +66,10 @@ def test_the_list_may_have_other_names_of_nodes_or_addresses(tmp_path, monkeypat
     ],
 )
 def test_without_a_network_or_a_port_there_is_no_place(tmp_path, hosts, interface):
-    assert written(tmp_path, hosts, interface=interface)[0] == "2,3,,,"
+    line, _ = written(tmp_path, hosts, interface=interface)
+    assert line == "2,3,,,"
+
+
+def test_without_a_port_on_each_node_they_send_nothing_to_each_other(tmp_path):
+    hosts = [host(socket.gethostname(), 1), host("b", 2)._replace(port=None)]
+    assert len(written(tmp_path, hosts)) == 2

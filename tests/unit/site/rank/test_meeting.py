@@ -13,15 +13,17 @@ from deployer.contract.proof import evidence
 from deployer.contract.proof.evidence import NetworkRecord
 from deployer.contract.site.network import NodeAddress
 from deployer.site.rank import interfaces, meeting
+from deployer.system import channel
 
 SECRET = bytes(32)
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    short = {"_REACH": 0.4, "_AGAIN": 0.02, "_STRANGER": 0.5, "_POLL": 0.05, "_MOST": 1 << 20}
+    short = {"_REACH": 0.4, "_AGAIN": 0.02, "_POLL": 0.05, "_MOST": 1 << 20}
     for name, seconds in short.items():
         monkeypatch.setattr(meeting, name, seconds)
+    monkeypatch.setattr(channel, "_STRANGER", 0.5)
 
 
 def place(nodes=3, secret=SECRET, port=None):
@@ -179,7 +181,7 @@ def test_a_node_that_gives_up_ends_the_wait(tmp_path):
 
 
 def test_many_silent_strangers_do_not_delay_nodes_one_after_the_other(tmp_path, first, monkeypatch):
-    monkeypatch.setattr(meeting, "_STRANGER", 30)
+    monkeypatch.setattr(channel, "_STRANGER", 30)
     here, thread, found = first
     with contextlib.ExitStack() as stack:
         for number in range(9):

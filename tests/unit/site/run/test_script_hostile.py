@@ -47,7 +47,7 @@ PRELUDE = """\
 exit() { return 0; }
 exec() { return 0; }
 command_not_found_handle() { return 0; }
-for each in shopt srun ch-run sbcast \\
+for each in shopt srun ch-run \\
     module mpiexec.hydra mpirun env bash python3 rm mkdir grep date id uname mktemp sleep; do
     eval "$each() { return 0; }"
 done
@@ -101,7 +101,7 @@ def full():
     container = Container("/images/a/rootfs", binds, environment, ["SLURM_*"], "/work", "/images/a/engine", "/tmp/own")
     container = container._replace(arguments=["--no-x"], devices=["nvidia.com/gpu=all"])
     staging = StagedImage(
-        plans.MEMORY, "/dev/shm", "/images/a", "/bundles/a.tar", 100, "mpich-abi", broadcast=True, kit="it's"
+        plans.MEMORY, "/dev/shm", "/images/a", "/bundles/a.tar", 100, "mpich-abi", relay=True, kit="it's"
     )
     staging = staging._replace(mounts=("/scratch/a",))
     return script.Inputs(
@@ -165,7 +165,7 @@ def configured():
         "folder": (charliecloud, None),
         "memory": (charliecloud, whole.staging._replace(kit=False)),
         "squashfs": (charliecloud, whole.staging._replace(kind=plans.SQUASHFS, kit=False, held=True)),
-        "udocker": (udocker, whole.staging._replace(kind=plans.DISK, broadcast=False)),
+        "udocker": (udocker, whole.staging._replace(kind=plans.DISK, relay=False)),
         "native": (native, None),
     }
     for launcher in sorted(LAUNCHERS):

@@ -1,9 +1,9 @@
 """stage as job.sh calls it: a process that answers by lines, is spoken to by signals, and leaves nothing behind."""
 
 import fcntl
-import hashlib
 import os
 import signal
+import socket
 import subprocess
 import time
 from pathlib import Path
@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from deployer.cli.site.main import main
-from deployer.contract.base.errors import Refused
+from deployer.contract.base.errors import Refused, SpaceError
 from deployer.contract.base.tarformat import FILE, FOLDER, TarEntry
+from deployer.contract.bundle import sealed_file
 from deployer.contract.proof import evidence
 from deployer.contract.site import plan as plans
 from deployer.site.install import bytecode, kit, squash
@@ -73,11 +74,6 @@ class Job:
     def folder(self, name):
         """Return a folder to stage into, as job.sh names it."""
         return self.place / ("deployer-stage-%d-%s" % (os.getuid(), name)) / "image"
-
-    def sent(self):
-        """Make the private folder, as job.sh does, and return where the scheduler puts its copy."""
-        self.into.parent.mkdir(0o700)
-        return self.into.parent / "sent"
 
     @property
     def bundle(self):
@@ -494,10 +490,8 @@ def test_the_facts_of_a_node_come_before_its_image(job, tmp_path):
 @pytest.mark.parametrize("number", [signal.SIGUSR2, signal.SIGTERM])
 def test_a_node_that_is_not_wanted_stages_nothing(job, tmp_path, number):
     home = "/tmp/deployer-home-%d-stage-%d" % (os.getuid(), os.getpid())
-    sent = job.into.parent / "sent"
-    process = job.start(more=["--hosts", str(tmp_path / "hosts"), "--home", home, "--sent", str(sent)])
+    process = job.start(more=["--hosts", str(tmp_path / "hosts"), "--home", home])
     assert answer(process) == (0, "")
-    sent.write_bytes(b"a part")
     assert os.path.isdir(home)
     assert end(process, number)[0] == 0
     assert (job.left(), os.path.exists(home)) == ([], False)
@@ -549,22 +543,6 @@ def test_a_mount_that_fails_is_said_in_a_line(job, tmp_path):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("whole", [True, False])
-def test_what_the_scheduler_sent_is_used_where_it_is_whole_and_removed(job, whole):
-    sent = job.sent()
-    data = Path(job.bundle).read_bytes()
-    sent.write_bytes(data if whole else data[:-1])
-    if whole:  # the shared file has its size, and no more to say
-        Path(job.bundle).write_bytes(b"x" * len(data))
-    process = job.start(more=["--sent", str(sent)])
-    assert answer(process) == (0, "")
-    assert (job.into / "rootfs/bin/tool").exists()
-    assert not sent.exists()
-    assert end(process)[0] == 0
-    assert job.left() == []
-
-
-@pytest.mark.thorough
 def test_a_squashfs_file_that_each_rank_mounts_is_only_copied(job, tmp_path):
     squashed = tmp_path / "image.sqfs"
     squashed.write_bytes(b"compressed")
@@ -579,60 +557,101 @@ def test_a_squashfs_file_that_each_rank_mounts_is_only_copied(job, tmp_path):
     assert job.left() == []
 
 
+class Pair:
+    """Two nodes, of which the first sends what it reads on to the second."""
+
+    def __init__(self, job, monkeypatch, sources):
+        hosts = job.place.parent / "hosts"
+        self.into = [job.folder(name) for name in ("n0", "n1")]
+        self.nodes = []
+        for number, (into, source) in enumerate(zip(self.into, sources)):
+            monkeypatch.setattr(socket, "gethostname", lambda number=number: "n%d" % number)
+            self.nodes.append(job.start(into, source, more=["--hosts", str(hosts), "--relay"]))
+        assert [answer(node) for node in self.nodes] == [(0, "")] * 2
+        lines = ["n%d 127.0.0.1 %d\n" % (number, interfaces.free_port()) for number in range(2)]
+        (hosts / "meet").write_text("2,1,127.0.0.1,1000,\n%s\n%s" % ("ab" * 32, "".join(lines)))
+
+    def begin(self, *numbers):
+        for number in numbers:
+            self.nodes[number].send_signal(signal.SIGUSR1)
+
+    def answers(self):
+        return [answer(node)[0] for node in self.nodes]
+
+
+def damaged(path, copy):
+    """Write a copy of a bundle of which only the manifest and the seal are whole."""
+    data = path.read_bytes()
+    begin = sealed_file.read_tail(data[-sealed_file.TAIL :], len(data)).offset
+    copy.write_bytes(b"x" * begin + data[begin:])
+    return copy
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("processes", [0, 2])
+def test_a_node_takes_the_bundle_from_the_node_before_it(job, tmp_path, monkeypatch, processes):
+    monkeypatch.setattr(stage.workers, "suitable", lambda size: processes)
+    path = Path(job.bundle)
+    pair = Pair(job, monkeypatch, [path, damaged(path, tmp_path / "b.tar")])
+    pair.begin(1, 0)
+    assert pair.answers() == [0, 0]
+    for into in pair.into:
+        assert (into / "rootfs/bin/tool").read_bytes() == b"#!/bin/sh"
+        assert not (into.parent / "arriving").exists()
+    assert [end(node)[0] for node in pair.nodes] == [0, 0]
+    assert job.left() == []
+
+
+@pytest.mark.thorough
+def test_a_node_that_gets_a_damaged_bundle_reads_it_itself(job, tmp_path, monkeypatch):
+    path = Path(job.bundle)
+    pair = Pair(job, monkeypatch, [damaged(path, tmp_path / "b.tar"), path])
+    pair.begin(0, 1)
+    assert pair.answers() == [4, 0]
+    assert (pair.into[1] / "rootfs/bin/tool").read_bytes() == b"#!/bin/sh"
+    code, err = end(pair.nodes[1])
+    assert code == 0
+    assert "n1 reads the image itself" in err
+    pair.nodes[0].wait(60)
+    assert job.left() == []
+
+
 @pytest.mark.thorough
 @pytest.mark.usefixtures("short_grace")
-def test_a_squashfs_file_that_was_sent_is_taken_as_it_is(job, tmp_path):
-    sent, squashed = job.sent(), tmp_path / "image.sqfs"
-    for path in (sent, squashed):
-        path.write_bytes(b"compressed")
-    inode = os.stat(str(sent)).st_ino
-    more = ["--sent", str(sent), "--sha256", hashlib.sha256(b"compressed").hexdigest()]
-    process = job.start(source=squashed, mount=["sh", "-c", 'shift; exec "$@"', "sh", "file"], more=more)
-    assert answer(process) == (0, "")
-    assert os.stat(str(job.into / "image.sqfs")).st_ino == inode
-    assert end(process)[0] == 0
-    assert job.left() == []
-
-
-def test_what_was_sent_to_a_job_that_failed_is_removed_as_well(job):
-    sent = job.sent()
-    sent.write_bytes(b"half")
-    Path(job.bundle).write_bytes(b"no bundle")
-    process = job.start(more=["--sent", str(sent)])
-    assert answer(process)[0] == 4
-    assert process.wait(60) == 0
+def test_a_node_takes_a_squashfs_file_from_the_node_before_it(job, tmp_path, monkeypatch):
+    sources = [tmp_path / name / "image.sqfs" for name in "ab"]
+    for source, content in zip(sources, (b"compressed", b"x" * 10)):
+        source.parent.mkdir()
+        source.write_bytes(content)
+    pair = Pair(job, monkeypatch, sources)
+    pair.begin(0, 1)
+    assert pair.answers() == [0, 0]
+    assert [(into / "image.sqfs").read_bytes() for into in pair.into] == [b"compressed"] * 2
+    assert [end(node)[0] for node in pair.nodes] == [0, 0]
     assert job.left() == []
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("kind", ["link", "theirs", "second name"])
-def test_what_somebody_else_put_in_the_place_of_what_was_sent_is_not_used(job, tmp_path, kind):
-    sent, other = job.sent(), tmp_path / "other"
-    data = Path(job.bundle).read_bytes()
-    other.write_bytes(data)
-    if kind == "link":
-        sent.symlink_to(other)
-    elif kind == "second name":
-        os.link(str(other), str(sent))
-    else:
-        sent.write_bytes(data)
-        with somebody_else(0):
-            os.chown(str(sent), NOBODY, NOBODY)
-    process = job.start(more=["--sent", str(sent)])
-    code, reason = answer(process)
-    assert (code, "another user made it" in reason) == (4, True)
-    assert process.wait(60) == 0
-    assert job.left() == []
+def test_a_node_without_room_for_a_second_file_reads_the_first(job, monkeypatch):
+    needed = []
 
+    def check(place, size, entries):
+        needed.append(size)
+        if len(needed) == 1:
+            raise SpaceError("too small")
+        assert needed[0] == needed[1] + sum(size for _, size in sent)
 
-def test_a_squashfs_file_that_came_with_other_bytes_is_not_mounted(job, tmp_path):
-    sent, squashed = job.sent(), tmp_path / "image.sqfs"
-    squashed.write_bytes(b"compressed")
-    sent.write_bytes(b"c0mpressed")
-    more = ["--sent", str(sent), "--sha256", hashlib.sha256(b"compressed").hexdigest()]
-    process = job.start(source=squashed, mount=["sh", "-c", "touch %s; exit 1" % (tmp_path / "mounted")], more=more)
-    code, reason = answer(process)
-    assert (code, "came with other bytes" in reason) == (4, True)
-    assert process.wait(60) == 0
+    def split(extents):
+        sent.extend(pieces(extents))
+        return list(sent)
+
+    sent, pieces = [], stage.relay.pieces
+    monkeypatch.setattr(stage.relay, "pieces", split)
+    monkeypatch.setattr(stage, "_check_room", check)
+    pair = Pair(job, monkeypatch, [None, None])
+    pair.begin(0, 1)
+    assert pair.answers() == [0, 0]
+    assert (pair.into[1] / "rootfs/bin/tool").exists()
+    assert "too small" in end(pair.nodes[1])[1]
+    assert end(pair.nodes[0])[0] == 0
     assert job.left() == []
-    assert not (tmp_path / "mounted").exists()

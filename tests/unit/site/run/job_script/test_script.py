@@ -182,7 +182,7 @@ CASES = {
     "inside-local": inside(made.PLAN._replace(scheduler="local"), MPICH._replace(family="intel"), nodes=1),
     "staged": inputs(ranks=2, staging=STAGING, memory_mb=1000),
     "staged-squashfs": inputs(
-        staging=PACKED._replace(broadcast=True, held=True), start_option=made.START_OPTION._replace(join=True), ranks=2
+        staging=PACKED._replace(relay=True, held=True), start_option=made.START_OPTION._replace(join=True), ranks=2
     ),
     "staged-no-python": inputs(
         nodes=1, image_python=None, staging=STAGING._replace(kind=plan.DISK, place="/local disk", abi=None)
