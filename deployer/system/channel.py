@@ -84,10 +84,6 @@ class Channel:
             raise ChannelError("a line is too long")
         return messages
 
-    def proof(self, number: int, data: bytes) -> bytes:
-        """Return the proof of piece ``number`` of the data that the client sends once both ends have proven the key."""
-        return hmac.new(self._session, b"piece %d " % number + data, hashlib.sha256).digest()
-
     def close(self) -> None:
         """Close the connection."""
         self.connection.close()

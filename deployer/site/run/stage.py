@@ -39,7 +39,7 @@ from deployer.site.rank import host_probe, payload_monitor
 from deployer.site.run.job_script.staging_script import BEGIN, EVIDENCE, ROOTFS, STUBS, TEMPORARY, TOOL
 from deployer.site.storage import space
 from deployer.site.storage.store import ENGINE, VARIANTS, WHEELS, InstalledImage, Store
-from deployer.system import files, process, terminal, workers
+from deployer.system import files, process, workers
 from deployer.system.trust import verify
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
@@ -164,7 +164,7 @@ def _hold(request: StageRequest) -> None:
         return
     with claimed(request.into):
         with files.errors_named("write under " + request.into, "free some there: an earlier job may have left it"):
-            _fill(request)
+            (_fill_packed if request.packed else _fill)(request)
             os.mkdir(os.path.join(request.into, EVIDENCE))
             if request.stubs:
                 shutil.copytree(request.stubs, os.path.join(request.into, STUBS), symlinks=True)
@@ -329,31 +329,16 @@ def _binds(process: str, folder: str) -> bool:
 # --- the content ---
 
 
-def _fill(request: StageRequest) -> None:
-    """Write the content from the file that nodes send on to each other; if that fails, from ``source``."""
-    fill = _fill_packed if request.packed else _fill_unpacked
-    links = relay.links(request.hosts) if request.relay and request.hosts else None
-    if links:
-        try:
-            return fill(request, links)
-        except JobFailed:
-            raise
-        except (DeployerError, OSError) as error:  # damaged, or no room for a second file
-            terminal.warn(f"{links.own.name} reads the image itself: {error}")
-        finally:
-            with suppress(FileNotFoundError):
-                os.unlink(_arriving(request))
-        files.remove_tree(request.into)
-        os.mkdir(request.into, 0o700)
-    return fill(request, None)
-
-
-def _arriving(request: StageRequest) -> str:
-    return os.path.join(os.path.dirname(request.into), "arriving")
+def _links(request: StageRequest, size: int) -> Optional[relay.Links]:
+    """Return this node's place if the nodes send the file on to each other and ``size`` bytes fit here, else None."""
+    with suppress(SpaceError):
+        _check_room(_place(request), size, 1)
+        return relay.links(request.hosts) if request.relay and request.hosts else None
+    return None
 
 
 @contextmanager
-def _relayed(
+def _arriving(
     request: StageRequest, links: relay.Links, pieces: Sequence[relay.Piece]
 ) -> Iterator[Tuple[IO[bytes], Callable[[], bool]]]:
     """Yield a file that a second process writes, and what waits a moment and tells whether more may arrive.
@@ -361,7 +346,7 @@ def _relayed(
     At the end of the block, wait until the next node has everything too.
     """
     with ExitStack() as opened:
-        stream = opened.enter_context(open(_arriving(request), "x+b"))
+        stream = opened.enter_context(open(_arrived(request), "x+b"))
         other = opened.enter_context(workers.Beside(relay.Relay(links, request.source, stream, pieces).run))
 
         def comes() -> bool:
@@ -373,7 +358,11 @@ def _relayed(
         other.result()
 
 
-def _fill_unpacked(request: StageRequest, links: Optional[relay.Links]) -> None:
+def _arrived(request: StageRequest) -> str:
+    return os.path.join(os.path.dirname(request.into), "arrived")
+
+
+def _fill(request: StageRequest) -> None:
     receipt = Store("").at(request.image)
     if receipt is None:
         raise IntegrityError(f"the image was removed: {request.image}", "install it again")
@@ -394,13 +383,17 @@ def _fill_unpacked(request: StageRequest, links: Optional[relay.Links]) -> None:
         if request.kit:
             size += kit.ROOM + sum(member.size for member in manifest.members if member.name.startswith(KIT_PREFIX))
             entries += kit.ENTRIES
+        _check_room(_place(request), size, entries)
         targets = content.APP_AND_KIT if request.kit else content.APP_ONLY
         written = content.Content(verification, overlays, targets, jobs, _stop_if_asked)
-        pieces = relay.pieces(written.extents()) if links else []
-        _check_room(_place(request), size + sum(length for _, length in pieces), entries)
-        with ExitStack() as arriving:
-            if links:
-                verification.read_from(*arriving.enter_context(_relayed(request, links, pieces)))
+        pieces = relay.pieces(written.extents())
+        links = _links(request, size + sum(length for _, length in pieces))  # until all is unpacked, both are here
+        if links:
+            with _arriving(request, links, pieces) as arriving:
+                verification.read_from(*arriving)
+                written.write_for_ranks(request.into)
+            os.unlink(_arrived(request))
+        else:
             written.write_for_ranks(request.into)
         mount_points.make(os.path.join(request.into, ROOTFS), request.mounts)
     bytecode.restore(request.image, request.into)
@@ -412,16 +405,17 @@ def _fill_unpacked(request: StageRequest, links: Optional[relay.Links]) -> None:
     files.remove_tree(os.path.join(request.into, "kit"))
 
 
-def _fill_packed(request: StageRequest, links: Optional[relay.Links]) -> None:
+def _fill_packed(request: StageRequest) -> None:
     """Copy the SquashFS file, so that it is only read from the node and stays if the original is removed."""
     target = os.path.join(request.into, squash.IMAGE)
-    size = os.path.getsize(request.source)
-    room = size + os.path.getsize(request.tool) + (kit.ROOM if request.kit else 0)
-    _check_room(_place(request), room, 2)
+    whole = os.path.getsize(request.source)
+    size = whole + os.path.getsize(request.tool) + (kit.ROOM if request.kit else 0)
+    _check_room(_place(request), size, 2)
+    links = _links(request, size)
     if links:
-        with _relayed(request, links, relay.pieces([(0, size)])):
+        with _arriving(request, links, relay.pieces([(0, whole)])):
             pass
-        os.rename(_arriving(request), target)
+        os.rename(_arrived(request), target)
     else:
         with open(request.source, "rb") as source, open(target, "wb") as copy:
             for chunk in iter(lambda: source.read(files.CHUNK), b""):
