@@ -13,7 +13,7 @@ import select
 import socket
 import time
 from contextlib import ExitStack, suppress
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, Generator, List, Optional, Sequence, Tuple, Union
 
 _HELLO = "deployer-inside-1"
 _NONCE = 32
@@ -151,7 +151,7 @@ def _keep_alive(connection: socket.socket) -> None:
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, "TCP_" + option), value)
 
 
-def callers(server: socket.socket, key: bytes, poll: float) -> Iterator[Optional[Channel]]:
+def callers(server: socket.socket, key: bytes, poll: float) -> Generator[Optional[Channel], None, None]:
     """Yield the callers that have proven the key, and None at least every ``poll`` seconds.
 
     Strangers are authenticated concurrently, so that silent ones keep no process of the job waiting.

@@ -1,14 +1,17 @@
 """The image in the memory, or on a disk, of two real nodes: it runs there, and nothing is left however it ends."""
 
 import json
+import os
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.integration.conftest import PYTHON, WORKSPACE, Site
+from tests.lab import Lab
 from tests.lab.disks import disk
 
 NODES = ("cn1", "cn2")
@@ -122,32 +125,52 @@ def test_a_failing_payload_and_a_cancelled_one_leave_nothing_behind(clean: Site)
     assert bare(clean), left(clean)
 
 
-def test_slurm_sends_the_bundle_to_many_nodes(clean: Site) -> None:
-    """Many are two here: the plan's number is changed on the site. Another user has taken the names of earlier versions
-    on the nodes: the folder, and that of what is sent to the next jobs."""
-    numbers = int(
-        clean.alice("sbatch --parsable --hold --wrap true | tee held; scancel $(cat held); rm held").split()[0]
-    )
-    taken = " ".join(f"/dev/shm/deployer-2001{name}" for name in ["", *(f".{numbers + i}" for i in range(1, 5))])
-    for node in NODES:
-        take = f"umask 0; for name in {taken}; do echo stolen >$name; done"
-        as_another = f"setpriv --reuid 2002 --regid 2002 --clear-groups sh -c '{take}'"
-        clean.lab.sh(node, "root", as_another).check("take the names")
-    plan = f"$(grep -l {NAME} {WORKSPACE}/images/*/receipt.json | xargs dirname)/plans/lab.json"
-    change = r's/"broadcast": *[0-9][0-9]*/"broadcast":2/'
-    clean.alice(f"cp {plan} plan.json && sed -i '{change}' {plan} && ! cmp -s plan.json {plan}")
+@pytest.fixture(scope="module")
+def wide(site: Site, bundle: Path) -> Iterator[Site]:
+    """Yield a lab of four nodes, of which only the first can read the whole bundle. Four count as many."""
+    lab = Lab(f"pytest-wide-{os.getpid()}")
     try:
-        result = clean.run(*STAGED, "--", "python3", "-c", CODE, bundle=NAME)
+        lab.up(nodes=4, cores=1)
+        site.cli("push", bundle, "lab", "--ssh-config", lab.ssh_config)
+        four = Site(site.cli, lab)
+        change = r"sed -i 's/\"broadcast\": *[0-9][0-9]*/\"broadcast\":4/'"
+        four.alice(f"{change} {WORKSPACE}/images/*/plans/lab.json")
+        # The manifest at the end is the true one.
+        damage = "cp $bundle bad && dd if=/dev/zero of=bad bs=1k count=$(($(stat -c %s bad) / 2048)) conv=notrunc"
+        path = four.alice(f"bundle=$(ls {WORKSPACE}/bundles/*.tar); {damage} status=none; echo $bundle").strip()
+        for node in ("cn2", "cn3", "cn4"):
+            lab.sh(node, "root", ["mount", "--bind", "/home/alice/bad", path]).check("cover the bundle")
+        yield four
     finally:
-        clean.alice(f"mv plan.json {plan}")
-    assert (result["exit_code"], result["findings"]) == (0, [])
-    assert "sbcast" not in clean.tool("logs")  # it says what goes wrong, and nothing else
-    newest = clean.alice(f"ls -td {WORKSPACE}/jobs/* | head -n 1").strip()
-    assert "\nsbcast --force " in clean.alice(f"cat {newest}/job.sh")
-    for node in NODES:
-        assert set(clean.lab.sh(node, "root", f"cat {taken}").stdout.split()) == {"stolen"}
-        clean.lab.sh(node, "root", f"rm {taken}")
-    assert bare(clean), left(clean)
+        lab.down(purge=True)
+
+
+WIDE = ("--plan", "lab", "--nodes", "4", "--ranks-per-node", "1", "--staging", "memory", "--force")
+
+
+def test_nodes_send_the_bundle_on_to_each_other(wide: Site) -> None:
+    result = wide.run(*WIDE)
+    assert (result["exit_code"], result["variant"], len(result["ranks"])) == (0, "charliecloud-memory", 4)
+    log = wide.tool("logs")
+    assert log.count(": sum 6") == 4
+    assert "reads the image itself" not in log
+    for node in wide.lab.definition().site.compute:
+        assert wide.lab.sh(node, "root", "ls -A /dev/shm").stdout == ""
+    newest = wide.alice(f"ls -td {WORKSPACE}/jobs/* | head -n 1").strip()
+    assert " --relay " in wide.alice(f"cat {newest}/job.sh")
+
+
+def test_a_node_that_nothing_reaches_reads_the_bundle_itself_and_sends_it_on(wide: Site) -> None:
+    """Nothing comes to the ports of the relay, which are below those of Slurm and MPI."""
+    rule = "INPUT -p tcp --dport 10000:32767 -j DROP"
+    wide.lab.sh("cn3", "root", f"umount {WORKSPACE}/bundles/*.tar && iptables -I {rule}").check("close the ports")
+    try:
+        result = wide.run(*WIDE)
+    finally:
+        wide.lab.sh("cn3", "root", f"iptables -D {rule}").check("open the ports")
+    assert (result["exit_code"], len(result["ranks"])) == (0, 4)
+    log = wide.tool("logs")
+    assert log.count("reads the image itself") == log.count("cn3 reads the image itself, without cn2: ") == 1
 
 
 @pytest.mark.needs("squashfs")

@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import mfusepy
+import mfusepy  # type: ignore[import-untyped]
 
 from tests.lab import Lab, bench_staging
 
@@ -38,7 +38,7 @@ socketserver.ThreadingTCPServer(("", 7071), Handler).serve_forever()
 """
 _FILES = r"""
 import os, socket, stat, struct, sys, threading
-import mfusepy
+import mfusepy  # type: ignore[import-untyped]
 name, size = sys.argv[1], int(sys.argv[2])
 own = threading.local()
 class Files(mfusepy.Operations):

@@ -73,8 +73,8 @@ class Relay:
         self._source = source
         self._target = target
         self._parts = parts
-        self._begun = time.monotonic()
         self._patience = _SILENCE + links.number * _LATER
+        self._until = time.monotonic() + self._patience
         self._has_more = threading.Condition()
         self._proofs: List[bytes] = []
         self._ended = False
@@ -125,7 +125,7 @@ class Relay:
             server.bind((address, port))
             server.listen(64)
             with closing(channel.callers(server, self._links.secret, _POLL)) as callers:
-                other = next(caller for caller in callers if caller or self._has_waited(0))
+                other = next(caller for caller in callers if caller or time.monotonic() > self._until)
         if other is None:
             raise ChannelError("it does not connect")
         piece, size = memoryview(bytearray(_PROOF + _PIECE)), 0
@@ -136,16 +136,14 @@ class Relay:
                 while filled < _PROOF + length:
                     received = other.connection.recv_into(piece[filled : _PROOF + length])
                     filled, size = filled + received, size + received
-                    if not received or self._has_waited(size):
-                        raise ChannelError("it is too slow" if received else "the connection was closed")
+                    # The node before may have waited in vain itself.
+                    slow = size < (time.monotonic() - self._until - self._patience) * _LEAST
+                    if slow or not received:
+                        raise ChannelError("it is too slow" if slow else "the connection was closed")
                 proof, data = bytes(piece[:_PROOF]), piece[_PROOF:filled]
                 if not hmac.compare_digest(proof, self._proof(data)):
                     raise ChannelError("a piece is wrong")
                 self._keep(start, data, proof)
-
-    def _has_waited(self, size: int) -> bool:
-        """Return whether ``size`` bytes are too few by now."""
-        return size < (time.monotonic() - self._begun - self._patience) * _LEAST
 
     def _send(self) -> None:
         """Send the pieces to the next node, if there is one. If that fails, it reads the file itself."""
@@ -165,6 +163,6 @@ class Relay:
             try:
                 return channel.connect([(address, port)], self._links.secret, _SILENCE)
             except ChannelError:  # perhaps it does not listen yet
-                if self._has_waited(0):
+                if time.monotonic() > self._until:
                     raise
             time.sleep(_AGAIN)
