@@ -1470,3 +1470,25 @@ def test_a_node_restores_and_the_first_one_saves(keeping, monkeypatch, capsys):
         assert Path(home, "own/kernel").read_text() == "code"
     finally:
         files.remove_tree(home)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "memory_mb", "staging", "relayed"),
+    [
+        (1, None, "memory", False),
+        (2, None, "memory", True),
+        (2, 900, "memory", True),
+        (2, 99, "memory", False),
+        (2, 99, "disk", True),
+    ],
+)
+def test_nodes_pass_the_bundle_on_if_the_job_s_memory_holds_it_beside_the_image(
+    tmp_path, programs, nodes, memory_mb, staging, relayed
+):
+    option = StartOption("charliecloud-x", "charliecloud", staging, "srun", "pmi2", None, place="/dev/shm", broadcast=2)
+    store = made.store(tmp_path / "root", plan=made.PLAN._replace(start_options=[option]))
+    os.makedirs(store.bundles)
+    with open(store.bundle(store.find("hello").receipt), "wb") as bundle:
+        bundle.truncate(100 << 20)
+    request = REQUEST._replace(nodes=nodes, ranks_per_node=1, threads=1, memory_mb=memory_mb)
+    assert (" --relay " in run.show_script(run.prepare(store, request))) is relayed
