@@ -1,5 +1,6 @@
 """The real Apptainer and SingularityCE, setuid, on nodes that forbid user namespaces: captured, packed, run on two."""
 
+import copy
 import json
 import shlex
 import shutil
@@ -38,6 +39,8 @@ CAPTURE = (
 
 class Setuid:
     """The lab with hello-mpi, and what its administrator can change."""
+
+    bundle = "hello-mpi"
 
     def __init__(self, site: Site, config: Path, profile: str, program: str) -> None:
         self.site, self.config, self.profile, self.program = site, config, profile, program
@@ -117,7 +120,7 @@ def test_capture_sees_a_setuid_program_and_no_namespaces(setuid: Setuid) -> None
 def ran(setuid: Setuid, variant: str, *words: str) -> None:
     """Run hello-mpi on two nodes from the laptop, and check its proof."""
     with nothing_left(setuid.site.lab):
-        result = setuid.site.run("--nodes", "2", *words, site=setuid.profile)
+        result = setuid.site.run("--nodes", "2", *words, bundle=setuid.bundle, site=setuid.profile)
     assert (result["variant"], result["world_size"], result["exit_code"], result["findings"]) == (variant, 2, 0, [])
     assert result["check"]["verdict"] == "RUN"
     assert {rank["host"] for rank in result["ranks"]} == {"cn1", "cn2"}
@@ -242,16 +245,111 @@ def test_a_driver_by_the_exact_map(setuid: Setuid) -> None:
     made.unlink()
 
 
+ONLY_SIF = ("allow container dir = no", "allow container squashfs = no")
+
+
 def test_where_only_sif_files_are_allowed_where_gives_one(setuid: Setuid) -> None:
     """`where --sif` makes it elsewhere; the program alone starts it, mounted by the kernel."""
     site = setuid.site
     site.tool("squash", "hello-mpi")
     place = json.loads(site.tool("where", "hello-mpi", "--sif", "mine.sif", "--json"))
     words = [setuid.program, "exec", *place["options"], place["image"], "python3", "-c", MAPPED]
-    with setuid.limited("allow container dir = no", "allow container squashfs = no"):
+    with setuid.limited(*ONLY_SIF):
         said = site.alice(
             "timeout 100 srun --kill-on-bad-exit --nodes 2 --mpi=pmi2 " + shlex.join(words) + " 2>&1; true"
         )
         site.alice(f"{setuid.program} exec {image_folder(site).parent}/*/rootfs true", 255)
     ranks = sorted(line.split()[1:] for line in said.splitlines() if line.startswith("rank "))
     assert [rank[:2] for rank in ranks] == [["cn1", "2"], ["cn2", "2"]], said
+
+
+@pytest.fixture(scope="module")
+def only_sif(setuid: Setuid, built: Cli, tmp_path_factory: pytest.TempPathFactory) -> Setuid:
+    """Return the lab with hello-sif, packed for a profile of a capture that found only SIF files allowed."""
+    site, work = setuid.site, tmp_path_factory.mktemp("sif")
+    with setuid.limited(*ONLY_SIF):
+        own = captured(site)["runtimes"][setuid.program]
+        assert (own["starts"], own["sif"]) == (False, "kernel")
+        assert own["failure"].endswith("configuration disallows users from running sandbox containers")
+        capture = shutil.copytree(site.lab.home / "alice" / "capture", work / "capture") / "site.json"
+        decided = json.loads(Path(setuid.profile).read_text())
+        profile = work / "lab-sif.json"
+        profile.write_text(json.dumps({**decided, "name": "lab-sif", "extends": str(capture)}))
+        definition = shutil.copytree("bundles/hello-mpi", work / "hello-sif") / "bundle.yaml"
+        definition.write_text(definition.read_text().replace("name: hello-mpi\n", "name: hello-sif\n"))
+        built("build", definition.parent)
+        built("pack", definition.parent, "--site", profile, "-o", work / "hello.tar")
+        built("push", work / "hello.tar", profile, "--ssh-config", site.lab.ssh_config)
+    captured(site)  # the other profile's
+    changed_site = copy.copy(setuid)
+    changed_site.profile, changed_site.bundle = str(profile), "hello-sif"
+    return changed_site
+
+
+@pytest.mark.parametrize(("variant", "words"), [("sif", ()), ("squashfs", ("--staging", "squashfs"))])
+def test_where_only_sif_files_are_allowed_a_job_starts_one(
+    only_sif: Setuid, variant: str, words: tuple[str, ...]
+) -> None:
+    """The installed one and one in memory; `install` made it, because the plan needs it."""
+    with only_sif.limited(*ONLY_SIF):
+        ran(only_sif, f"{only_sif.program}-{variant}", *words)
+
+
+def test_where_only_sif_files_are_allowed_exec_shell_and_doctor_start_one(only_sif: Setuid) -> None:
+    site = only_sif.site
+    with only_sif.limited(*ONLY_SIF):
+        site.alice(f"{TOOL} exec hello-sif -- sh -c 'exit 7'", 7)
+        said = site.alice(f"echo 'cat /deployer/canary; exit 5' | {TOOL} shell hello-sif", 5)
+        assert "This is the root of an image" in said
+        said = " ".join(site.alice(f"{TOOL} doctor hello-sif").split())
+        assert "its container sees its own root" in said
+        assert site.tool("where", "hello-sif").split()[1].endswith("/image.sif")
+
+
+#: Prints the fingerprint of a new key, with which it signs a SIF file.
+SIGN = (
+    "export APPTAINER_CONFIGDIR=$PWD/keys; apptainer key newpair --name a --email a --comment a --password '' "
+    "--push=false --bit-length 2048 >&2 && apptainer sign {} >&2 && echo 0 | apptainer key export key.asc >&2 && "
+    "apptainer key list | sed -n 's/.*Fingerprint: *//p'"
+)
+
+
+def test_forbidden_and_unsigned_sif_files_are_refused_before_the_job_and_signed_ones_start(only_sif: Setuid) -> None:
+    """Where the execution control list is active, an accepted key must have signed the file."""
+    site, listed, image = only_sif.site, only_sif.config.with_name("ecl.toml"), image_folder(only_sif.site, "hello-sif")
+    keyring = only_sif.config.with_name("global-pgp-public")
+    before, keys = listed.read_text(), keyring.read_bytes()
+    group = '[[execgroup]]\n  tagname = "ours"\n  mode = "whitelist"\n  dirpath = ""\n  keyfp = ["{}"]\n'
+
+    def refused(reason: str) -> None:
+        for words in ("run", "run --staging squashfs", "exec"):
+            assert reason in site.alice(f"{TOOL} {words} hello-sif -- true", 3)
+        assert site.alice("squeue --noheader").strip() == ""
+
+    with only_sif.limited(*ONLY_SIF, "allow container sif = no"):
+        refused("`allow container sif = no`")
+    with only_sif.limited(*ONLY_SIF):
+        (image / "image.sif").rename(image / "away")
+        try:
+            refused("it has no SIF file")
+        finally:
+            (image / "away").rename(image / "image.sif")
+        try:
+            listed.write_text("activated = true\n" + group.format("0" * 40))
+            refused("`activated = true` in ecl.toml: sign the SIF file")
+            words = only_sif.program + " exec deployer/images/{}/image.sif true"
+            assert "signature not found" in site.alice(words.format(image.name), 255)
+            own = site.alice(
+                SIGN.format(f"deployer/images/{image.name}/image.sif")
+                .replace("apptainer", only_sif.program)
+                .replace("APPTAINER", only_sif.program.upper())
+            ).split()[0]
+            site.lab.sh("login1", "root", f"{only_sif.program} key import --global /home/alice/key.asc").check(
+                "import a key"
+            )
+            listed.write_text("activated = true\n" + group.format(own))
+            ran(only_sif, f"{only_sif.program}-squashfs", "--staging", "squashfs")
+            site.alice(f"{TOOL} exec hello-sif -- sh -c 'exit 7'", 7)
+        finally:
+            listed.write_text(before)
+            keyring.write_bytes(keys)

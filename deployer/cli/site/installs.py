@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Callable, Optional, Tuple
 from deployer.cli.site import common
 from deployer.cli.site.meter import Meter
 from deployer.contract.bundle import plan_update
+from deployer.contract.site.plan import SIF
 from deployer.site.install import install as installing
 from deployer.site.install import squash, take_plan
 from deployer.site.install.receive import receive
@@ -105,6 +106,7 @@ def show_received(
     if not known:
         events.note(where.root, "install", image)
     receipt, seconds = image.receipt, time.time() - started
+    squashfs = squashfs or (not known and squash.needs_sif(image))
     squashed = squashed_now(image, jobs) if squashfs else None
     if as_json:
         record = {"folder": image.folder, "known": known, "digest": receipt.digest, "bundle": bundle}
@@ -152,15 +154,19 @@ def _take_plan(args: argparse.Namespace) -> None:
 
 
 def squashed_now(image: InstalledImage, jobs: Optional[int] = None) -> "Optional[Squashed]":
-    """Make the SquashFS file of an image and return it; None if the file already exists."""
-    if files.is_file(squash.path(image.folder)):
-        return None
-    return squash.make(image, jobs or min(workers.cores(), workers.MOST))
+    """Make the SquashFS file of an image and return it; None if it exists. Make its SIF file if a plan needs it."""
+    there, as_sif = files.is_file(squash.path(image.folder)), squash.path(image.folder, SIF)
+    squashed = None if there else squash.make(image, jobs or min(workers.cores(), workers.MOST))
+    if squash.needs_sif(image) and not files.is_file(as_sif):
+        squash.write_sif(image, as_sif)
+    return squashed
 
 
 def _squashed_line(image: InstalledImage, squashed: "Optional[Squashed]") -> str:
-    """Return a line about the SquashFS file of an image."""
-    return squashed.line() if squashed else f"its SquashFS file exists already: {squash.path(image.folder)}"
+    """Return a line about the SquashFS file of an image, and its SIF file if it has one."""
+    line = squashed.line() if squashed else f"its SquashFS file exists already: {squash.path(image.folder)}"
+    as_sif = squash.path(image.folder, SIF)
+    return f"{line}; SIF file: {as_sif}" if files.is_file(as_sif) else line
 
 
 def _squash(args: argparse.Namespace) -> None:

@@ -14,6 +14,8 @@ from deployer.contract.site import speed
 _OURS = re.compile(
     r"-[Bbev]|--(bind|mount|volume|tmpfs|env|env-file|set-env|pass|nv|nvccli|rocm|overlay|home|device|gpus)?(=|$)"
 )
+#: The ways to start a file that make no copy of it.
+_MOUNTED = ("kernel", "fuse")
 
 
 class FactSource(Model):
@@ -42,7 +44,8 @@ class SiteRuntime(Model):
         starts: a folder of the user's own started as an image; with Apptainer, with targets that it lacks (tried).
         squashfs: how it starts a SquashFS file of the user's own: mounted, or unpacked first (Apptainer, Singularity;
             tried).
-        failure: its last words if nothing started (tried): ``cannot find UID/GID for user``.
+        sif: how it starts a SIF file of the user's own, as ``squashfs``; tried if folders do not start.
+        failure: its last words if no folder started (tried): ``cannot find UID/GID for user``.
     """
 
     version: str | None = None
@@ -51,6 +54,7 @@ class SiteRuntime(Model):
     setuid: bool | None = None
     starts: bool | None = None
     squashfs: Literal["kernel", "fuse", "unpacked", "refused"] | None = None
+    sif: Literal["kernel", "fuse", "unpacked", "refused"] | None = None
     failure: str | None = None
 
     @field_validator("arguments")
@@ -69,7 +73,12 @@ class SiteRuntime(Model):
     @property
     def mounts_squashfs(self) -> bool:
         """Return whether it is known to mount SquashFS files. Unpacking would give each rank its own copy."""
-        return self.squashfs in ("kernel", "fuse")
+        return self.squashfs in _MOUNTED
+
+    @property
+    def only_sif(self) -> bool:
+        """Return whether it is known to mount SIF files, and to start no folder."""
+        return self.starts is False and self.sif in _MOUNTED
 
 
 class Fabric(Model):

@@ -274,7 +274,7 @@ def _start_options(profile: Profile, partition: Partition, join: bool, way: Way)
     steps = profile.scheduler is not None and profile.scheduler.kind == "slurm"
     unstaged = [
         plans.StartOption(
-            name=f"{runtime}-{plans.NOT_STAGED}",
+            name=f"{runtime}-{plans.SIF if partition.runtime(runtime).only_sif else plans.NOT_STAGED}",
             runtime=runtime,
             staging=plans.NOT_STAGED,
             launcher=way.launcher,
@@ -284,6 +284,7 @@ def _start_options(profile: Profile, partition: Partition, join: bool, way: Way)
             program=way.program,
             modules=tuple(partition.runtime(runtime).module),
             arguments=tuple(partition.runtime(runtime).arguments),
+            sif=partition.runtime(runtime).only_sif,
         )
         for runtime in runtime_table.in_order(policy.runtimes)
         if runtime_table.supported(runtime) and _there(partition, runtime)
@@ -319,7 +320,7 @@ def mounts_squashfs(partition: Partition, runtime: str) -> bool | None:
     if not runtime_table.RUNTIMES[runtime].mounts:
         return partition.fuse  # the namespace holder mounts it
     own = partition.runtime(runtime)
-    return own.mounts_squashfs if own.squashfs else None
+    return own.mounts_squashfs or own.only_sif if own.squashfs or own.sif else None
 
 
 def _against(profile: Profile, partition: Partition) -> dict[str, str]:
@@ -351,9 +352,10 @@ def objections(partition: Partition, runtime: str) -> Iterator[Objection]:
     age = runtime_table.too_old(runtime, own.version) if own.version else None
     if age:
         yield Objection("runtime.old", age)
-    elif own.starts is False:
+    elif own.starts is False and not own.only_sif:
         last_words = f" ({own.failure})" if own.failure else ""
-        yield Objection("runtime.start", f"it starts no folder of the user's own on the nodes{last_words}")
+        nor = " or SIF file" if own.sif else ""
+        yield Objection("runtime.start", f"it starts no folder{nor} of the user's own on the nodes{last_words}")
     if runtime not in partition.runtimes and runtime in runtime_table.CARRIED and not runs_kit(partition):
         yield Objection("runtime.none", f"no bundle can bring it for {partition.architecture}")
     elif runtime not in partition.runtimes and runtime not in (*runtime_table.CARRIED, plans.NATIVE):

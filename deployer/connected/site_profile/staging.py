@@ -23,14 +23,14 @@ def stagings(option: StartOption, filesystems: Mapping[str, Filesystem], mounts:
 
     For a few nodes the installed folder is best. Next is the node's disk, which needs no memory, then its memory:
     unpacked, or compressed if users can mount images. If the file systems of a node are unknown, only the installed
-    folder is possible.
+    folder is possible. A SIF file is only copied to memory.
 
     Args:
         option: the start option for the installed folder.
         filesystems: the partition's file systems by path.
         mounts: whether a SquashFS file can be mounted; None: unknown.
     """
-    possible = runtime_table.RUNTIMES[option.runtime].stagings
+    possible = (SQUASHFS,) if option.sif else runtime_table.RUNTIMES[option.runtime].stagings
     own = {path: each for path, each in filesystems.items() if each.shared is False and each.type is not None}
     memories = [path for path, each in own.items() if each.type in _MEMORY_TYPES]
     memory = _SHARED_MEMORY if _SHARED_MEMORY in memories else min(memories, default=None)

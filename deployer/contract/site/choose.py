@@ -39,9 +39,9 @@ class StagingNeed(NamedTuple):
     """What a node must hold.
 
     Attributes:
-        sizes: size of the image in MiB, by staging.
+        sizes: size of the image in MiB, by its form.
         ranks_mb: MiB that all ranks of a node need; 0 if not specified.
-        objections: why the image cannot be staged at all, by staging.
+        objections: why the image cannot be staged at all, by its form.
     """
 
     sizes: Mapping[str, int]
@@ -118,7 +118,7 @@ def _objection(
     if option.staging != NOT_STAGED:
         if option.staging not in STAGINGS or option.place is None:
             return Obstacle("this deployer does not know its staging")
-        objection = need.objections.get(option.staging) or _too_large(option, plan, need)
+        objection = need.objections.get(option.form) or _too_large(option, plan, need)
         if objection:
             return objection
     veto = vetoes.get(option.runtime) or vetoes.get(option.launcher)
@@ -129,7 +129,7 @@ def _objection(
 
 def _too_large(option: StartOption, plan: Plan, need: StagingNeed) -> Optional[Obstacle]:
     """Return the calculation if the image does not fit into a node, else None."""
-    size, memory = need.sizes.get(option.staging, 0), plan.node.memory_mb
+    size, memory = need.sizes.get(option.form, 0), plan.node.memory_mb
     if option.room_mb is not None and size > option.room_mb:
         return Obstacle("the image takes %d MiB, but %s has %d MiB" % (size, option.place, option.room_mb))
     whole = size + need.ranks_mb

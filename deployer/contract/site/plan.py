@@ -128,6 +128,8 @@ MEMORY = "memory"
 DISK = "disk"
 SQUASHFS = "squashfs"
 STAGINGS = (NOT_STAGED, MEMORY, DISK, SQUASHFS)
+#: Beside the stagings, a form of the image: its SquashFS file in a SIF file, where it was installed or staged.
+SIF = "sif"
 
 
 #: How the site starts the ranks. OUTSIDE: its launcher starts a container for each rank. INSIDE: the image's launcher
@@ -153,6 +155,7 @@ class StartOption(NamedTuple):
         broadcast: from this number of nodes on, they send the staged file on to each other.
         modules: the runtime's modules, loaded after the plan's.
         arguments: further arguments for the runtime, before the image.
+        sif: whether the runtime gets the image as a SIF file, because the site forbids folders.
     """
 
     name: str
@@ -168,6 +171,12 @@ class StartOption(NamedTuple):
     broadcast: Optional[int] = None
     modules: Tuple[str, ...] = ()
     arguments: Tuple[str, ...] = ()
+    sif: bool = False
+
+    @property
+    def form(self) -> str:
+        """Return in which form the runtime gets the image: SIF, or one of STAGINGS."""
+        return SIF if self.sif else self.staging
 
 
 class Limits(NamedTuple):

@@ -15,6 +15,9 @@ from typing import Dict, List, Optional, Tuple
 
 from deployer.contract.base.errors import DeployerError
 from deployer.contract.base.json_records import Record
+from deployer.contract.bundle import sif
+from deployer.contract.elf.machines import BY_KERNEL, SUPPORTED
+from deployer.contract.site import plan as plans
 from deployer.site.capture import started
 from deployer.site.capture.started import HOST, OF_IMAGE
 from deployer.site.capture.tools import EACH, Answer, Tools, read_text
@@ -39,6 +42,8 @@ _FOLDERS = ("libexec", "lib", "lib64", "lib/*")
 #: As the runtime reads its configuration.
 _DIRECTIVE = re.compile(r"^[ \t]*([a-zA-Z _-]+?)[ \t]*=[ \t]*(.*\S)", re.MULTILINE)
 _PATHS, _OWNERS, _GROUPS = ("limit container " + kind for kind in ("paths", "owners", "groups"))
+#: The execution control list, beside the configuration, and its switch. Its other keys are no directives.
+_ECL, _SIGNED = "ecl.toml", "activated"
 _PATIENCE = 10.0
 
 
@@ -51,15 +56,20 @@ def facts(tools: Tools, program: str) -> Record:
     places = [tempfile.gettempdir(), os.getcwd(), os.path.expanduser("~")]
     allowed = [path for path in places if os.access(path, os.W_OK) and not _outside(settings(program), path)]
     with tempfile.TemporaryDirectory(dir=(allowed or places)[0]) as folder:
-        image, packed = os.path.join(folder, "image"), os.path.join(folder, "image.sqfs")
+        image, packed = os.path.join(folder, "image"), os.path.join(folder, "image.file")
         for name in OF_IMAGE:
             os.makedirs(os.path.join(image, name))
-        with open(packed, "wb") as stream:
-            stream.write(_SQUASHFS.ljust(_LEAST, b"\0"))
         answer, failure = _start(tools, program, image, "FOLDER")
         own = {"failure": failure} if failure else {}
-        if answer is not None:
-            own["squashfs"] = _way(_start(tools, program, packed, "SQUASHFS")[0], setuid)
+        form, machine = plans.SQUASHFS if answer else plans.SIF, os.uname().machine
+        if answer or machine in SUPPORTED:  # a SIF file states its architecture
+            header = b"" if answer else sif.header(_LEAST, BY_KERNEL[machine].oci)
+            with open(packed, "wb") as stream:
+                stream.write(header + _SQUASHFS.ljust(_LEAST, b"\0"))
+            started_file, last_words = _start(tools, program, packed, form.upper())
+            own[form] = _way(started_file, setuid)
+            if failure and last_words not in ("", failure):
+                own["failure"] = f"{failure}; {last_words}"
     return {"setuid": setuid, "starts": answer is not None, **own}
 
 
@@ -111,23 +121,27 @@ def settings(program: str) -> Dict[str, List[str]]:
         return {}
     found: Dict[str, List[str]] = {}
     for path in re.findall(r"^(?:APPTAINER|SINGULARITY)_CONF_FILE=(/.+)$", answer.stdout, re.MULTILINE):
-        for name, text in _DIRECTIVE.findall(read_text(path)):
+        both = read_text(path) + "\n" + read_text(os.path.join(os.path.dirname(path), _ECL))
+        for name, text in _DIRECTIVE.findall(both):
             found.setdefault(name, []).extend(word.strip() for word in text.split(","))
     return found
 
 
-def refusal(program: str, image: str, packed: bool, owner: Tuple[int, int]) -> Optional[str]:
+def refusal(program: str, image: str, form: str, owner: Tuple[int, int], signed: bool = False) -> Optional[str]:
     """Return why the administrator's settings forbid an image; None if they do not, or it is unknown.
 
     Args:
         image: its path, or the folder in which it will be.
-        packed: whether it is a SquashFS file, not a folder.
+        form: as in ``StartOption``.
         owner: the numbers of its user and group.
+        signed: whether it has a signature, which may be of a key that the site does not accept.
     """
     own = settings(program)
-    allow = "allow container " + ("squashfs" if packed else "dir")
+    allow = "allow container " + (form if form in (plans.SIF, plans.SQUASHFS) else "dir")
     if _first(own, allow) == "no":
         return f"the site sets `{allow} = no`"
+    if form == plans.SIF and not signed and _first(own, _SIGNED).startswith("true"):
+        return f"the site sets `{_SIGNED} = true` in {_ECL}: sign the SIF file with an accepted key (apptainer sign)"
     wrong = {_PATHS: image} if _outside(own, image) else {}
     try:
         names = {_OWNERS: pwd.getpwuid(owner[0]).pw_name, _GROUPS: grp.getgrgid(owner[1]).gr_name}

@@ -6,14 +6,15 @@ from typing import Optional, Sequence
 
 from deployer.contract.base.errors import DeployerError
 from deployer.contract.base.shell import plain
+from deployer.contract.bundle import sif
 from deployer.contract.site import runtime_table
-from deployer.contract.site.plan import NOT_STAGED, SQUASHFS, StartOption
+from deployer.contract.site.plan import NOT_STAGED, StartOption
 from deployer.site.capture import apptainer, machine
 from deployer.site.capture.software.modules import runtimes as by_module
 from deployer.site.container import home
 from deployer.site.container.container import user_environment
 from deployer.site.container.runtimes.interface import Here, Runtime
-from deployer.system import process
+from deployer.system import files, process
 
 #: Seconds for a program to print its version, which takes a while on a cold shared file system.
 _PATIENCE = 60.0
@@ -46,16 +47,33 @@ def needs_namespaces(runtime: Runtime) -> bool:
     return runtime.known.namespaces and not (runtime.known.mounts and (path is None or apptainer.starter(path)))
 
 
-def refusal(option: StartOption, rootfs: str) -> Optional[str]:
-    """Return why the administrator's settings for a start option's runtime forbid the image; None also if unknown."""
+def refusal(option: StartOption, rootfs: str, packed: str) -> Optional[str]:
+    """Return why the administrator's settings for a start option's runtime forbid the image; None also if unknown.
+
+    Args:
+        rootfs: the image's folder.
+        packed: its SIF file, which need not exist.
+    """
     known = runtime_table.RUNTIMES.get(option.runtime)
     program = shutil.which(known.program) if known and known.mounts else None
     if program is None:
         return None
     if option.staging == NOT_STAGED or not option.place:
-        found = os.stat(rootfs)
-        return apptainer.refusal(program, rootfs, False, (found.st_uid, found.st_gid))
-    return apptainer.refusal(program, option.place, option.staging == SQUASHFS, (os.getuid(), os.getgid()))
+        found, place = os.stat(rootfs), packed if option.sif else rootfs
+        owner = found.st_uid, found.st_gid
+    else:
+        place, owner = option.place, (os.getuid(), os.getgid())
+    return apptainer.refusal(program, place, option.form, owner, option.sif and _signed(packed))
+
+
+def _signed(path: str) -> bool:
+    """Return whether a SIF file has a signature, whoever made it."""
+    if not files.is_file(path):
+        return False
+    with files.errors_named("read " + path), open(path, "rb") as stream:
+        descriptor = stream.fileno()
+        size = os.fstat(descriptor).st_size
+        return bool(sif.find(lambda start, length: os.pread(descriptor, length, start), size).signers)
 
 
 def _unusable(name: str, program: str, carried: bool) -> Optional[str]:

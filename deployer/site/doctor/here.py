@@ -122,6 +122,8 @@ def image(ground: Ground) -> str:
     answer = done.stdout.split()
     if chosen.overlays and len(answer) > 1:
         answer[1] = str(here.st_dev)  # an overlay reports its own device number
+        if settings.rootfs != installed.rootfs:  # a SIF file has its own numbers; only the image has the path
+            answer[2:] = [str(here.st_ino)]
     if answer != ["root", str(here.st_dev), str(here.st_ino)]:
         raise IntegrityError(
             f"the container of {name} sees another root than its image's ({done.stdout.strip()[:100]})",

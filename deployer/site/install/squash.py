@@ -15,9 +15,10 @@ import time
 from typing import Iterator, List, NamedTuple, Sequence, Tuple
 
 from deployer.contract.base import json_records
-from deployer.contract.base.errors import DeployerError, JobFailed, MissingTool, SpaceError
+from deployer.contract.base.errors import DeployerError, JobFailed, MissingTool, Refused, SpaceError
 from deployer.contract.base.tarformat import MTIME
 from deployer.contract.base.version import is_older
+from deployer.contract.bundle import sif
 from deployer.contract.bundle.manifest import FRAME
 from deployer.contract.site import plan as plans
 from deployer.contract.site.choose import Obstacle
@@ -29,6 +30,8 @@ from deployer.site.storage.store import VARIANTS, InstalledImage
 from deployer.system import files, process
 
 IMAGE = "image.sqfs"
+#: The names of an image's files by form. The SIF file is a copy with a header, for sites that start nothing else.
+NAMES = {plans.SQUASHFS: IMAGE, plans.SIF: "image.sif"}
 PROGRAM = "mksquashfs"
 SITE, KIT = "site", "kit"
 
@@ -111,9 +114,9 @@ class Squashed(NamedTuple):
         )
 
 
-def path(folder: str) -> str:
-    """Return the path of the SquashFS file of the image in ``folder``, which may not exist."""
-    return os.path.join(folder, IMAGE)
+def path(folder: str, form: str = plans.SQUASHFS) -> str:
+    """Return the path of the SquashFS or SIF file of the image in ``folder``, which may not exist."""
+    return os.path.join(folder, NAMES[form])
 
 
 def variant(abi: str) -> str:
@@ -121,13 +124,47 @@ def variant(abi: str) -> str:
     return f"{_INNER}/{VARIANTS}/{abi}"
 
 
-def absent(image: InstalledImage) -> Obstacle:
-    """Return the obstacle that an image has no SquashFS file, with a hint how to make it."""
+def existing(image: InstalledImage, form: str = plans.SQUASHFS) -> str:
+    """Return the path of the SquashFS or SIF file of an image. Raises Refused if it has none."""
+    if not files.is_file(path(image.folder, form)):
+        obstacle = absent(image, form)
+        raise Refused(f"{image.receipt.label}: {obstacle.reason}", obstacle.remedy)
+    return path(image.folder, form)
+
+
+def absent(image: InstalledImage, form: str = plans.SQUASHFS) -> Obstacle:
+    """Return the obstacle that an image has no SquashFS or SIF file, with a hint how to make it."""
+    what = "SIF" if form == plans.SIF else "SquashFS"
     if not list(_programs(image)):
-        reason = "it has no SquashFS file, and there is no mksquashfs here, nor in the bundle"
+        reason = f"it has no {what} file, and there is no mksquashfs here, nor in the bundle"
         return Obstacle(reason, "pack it again with --kit squashfs-tools")
-    make = f"make its SquashFS file: squash {image.receipt.label}"
-    return Obstacle("it has no SquashFS file", make)
+    return Obstacle(f"it has no {what} file", f"make its {what} file: squash {image.receipt.label}")
+
+
+def needs_sif(image: InstalledImage) -> bool:
+    """Return whether a plan of an image starts it from a SIF file."""
+    return any(option.sif for option in _start_options(image))
+
+
+def _start_options(image: InstalledImage) -> Iterator[plans.StartOption]:
+    for site in image.sites():
+        for plan in image.plans(site).plans.values():
+            yield from plan.start_options
+
+
+def write_sif(image: InstalledImage, target: str) -> None:
+    """Write the SquashFS file of an image as a SIF file, completely or not at all.
+
+    Raises:
+        SpaceError: the disk is full.
+    """
+    packed = path(image.folder)
+    size = os.path.getsize(packed)
+    files.reap_parts(target)
+    with open(packed, "rb") as source, files.published(target) as stream:
+        space.check(os.path.dirname(target), size, 1)
+        stream.write(sif.header(size, image.manifest().image.architecture))
+        shutil.copyfileobj(source, stream, files.CHUNK)
 
 
 def make(image: InstalledImage, jobs: int) -> Squashed:
@@ -173,8 +210,7 @@ def _programs(image: InstalledImage) -> Iterator[Tuple[str, str]]:
 
 def _may_be_zstd(image: InstalledImage) -> bool:
     """Return whether all runtimes of an image's plans start files compressed with zstd."""
-    every = (plan for site in image.sites() for plan in image.plans(site).plans.values())
-    names = {option.runtime for plan in every for option in plan.start_options}
+    names = {option.runtime for option in _start_options(image)}
     version = machine.version(Tools(), "apptainer") if "apptainer" in names else "1.4"
     return "singularity" not in names and not is_older(version or "0", "1.4")
 

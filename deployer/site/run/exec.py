@@ -9,15 +9,15 @@ import re
 from typing import List, Mapping, NamedTuple, NoReturn, Optional, Sequence, Tuple
 
 from deployer.contract.base.errors import UsageError
-from deployer.contract.base.shell import Text, Value, argv, plain, variables
+from deployer.contract.base.shell import Text, Value, argv, variables
 from deployer.contract.base.shell import data as text_of
 from deployer.contract.site import layout
 from deployer.contract.site.choose import choose
-from deployer.contract.site.plan import CHARLIECLOUD_FOLDER, CHARLIECLOUD_KIT, NOT_STAGED
+from deployer.contract.site.plan import CHARLIECLOUD_FOLDER, CHARLIECLOUD_KIT, NOT_STAGED, SIF
 from deployer.site.container import container, home, runtime_check
 from deployer.site.container.runtimes import RUNTIMES
 from deployer.site.container.runtimes.interface import Container, Mount, Runtime
-from deployer.site.install import mount_points
+from deployer.site.install import mount_points, squash
 from deployer.site.run.prepare import placeholders, ranks
 from deployer.site.run.prepare.request import users_environment
 from deployer.site.run.prepare.start_option import vetoes
@@ -72,7 +72,7 @@ def shell(store: Store, request: ExecRequest) -> NoReturn:
     runtime, settings, _ = prepare(store, request, "shell")
     terminal = {name: os.environ[name] for name in _TERMINAL if name in os.environ}
     settings = settings._replace(environment={**terminal, **settings.environment})
-    root = plain(settings.rootfs) if runtime.contained else ""
+    root = store.find(request.image).rootfs if runtime.contained else ""
     shells = [path for path in ("/bin/bash", "/usr/bin/bash") if files.exists(root + path)]
     _become(runtime.argv(settings, [shells[0] if shells else "/bin/sh"]))
 
@@ -121,6 +121,8 @@ def prepare(store: Store, request: ExecRequest, action: str = "") -> Tuple[Runti
         request.home,
         users_environment(plan, request.env),
     )._replace(arguments=option.arguments if option else (), devices=ranks.cdi_names(plan))
+    if option and option.sif:
+        settings = settings._replace(rootfs=squash.existing(installed, SIF))
     if not container.has_workdir(manifest.image):
         own = settings.environment.get("HOME", "/")
         settings = settings._replace(workdir=working_folder(settings.binds, own, _here()))

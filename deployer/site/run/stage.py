@@ -100,8 +100,8 @@ class StageRequest(NamedTuple):
 
     @property
     def packed(self) -> bool:
-        """Return whether the image is staged as one SquashFS file."""
-        return os.path.basename(self.source) == squash.IMAGE
+        """Return whether the image is staged as one file."""
+        return os.path.basename(self.source) in squash.NAMES.values()
 
 
 class RankRoot(NamedTuple):
@@ -130,11 +130,12 @@ def need(installed: InstalledImage, manifest: Manifest, ranks_mb: int) -> Stagin
         )
         objections = {plans.MEMORY: unkept, plans.DISK: unkept}
     sizes = {plans.MEMORY: _mib(size), plans.DISK: _mib(size)}
-    squashed = squash.path(installed.folder)
-    if files.is_file(squashed):
-        sizes[plans.SQUASHFS] = _mib(os.path.getsize(squashed) + engine)  # at most
-    else:
-        objections[plans.SQUASHFS] = squash.absent(installed)
+    for form in squash.NAMES:
+        packed = squash.path(installed.folder, form)
+        if files.is_file(packed):
+            sizes[form] = _mib(os.path.getsize(packed) + engine)  # at most
+        else:
+            objections[form] = squash.absent(installed, form)
     return StagingNeed(sizes, ranks_mb, objections)
 
 
@@ -181,7 +182,7 @@ def _hold(request: StageRequest) -> None:
             while users(request.into, root) and time.time() < until:
                 time.sleep(0.1)
             if request.packed:
-                end_readers(os.path.join(request.into, squash.IMAGE), root)
+                end_readers(os.path.join(request.into, os.path.basename(request.source)), root)
             _publish(request)
 
 
@@ -407,7 +408,7 @@ def _fill(request: StageRequest) -> None:
 
 def _fill_packed(request: StageRequest) -> None:
     """Copy the SquashFS file, so that it is only read from the node and stays if the original is removed."""
-    target = os.path.join(request.into, squash.IMAGE)
+    target = os.path.join(request.into, os.path.basename(request.source))
     whole = os.path.getsize(request.source)
     size = whole + os.path.getsize(request.tool) + (kit.ROOM if request.kit else 0)
     _check_room(_place(request), size, 2)

@@ -4,20 +4,16 @@ Sources: CSCS documentation 0bb69f37, "EDF Reference"; sarus-suite/raster 20f75b
 0619349c, args.c.
 """
 
-import os
 import re
-import shutil
 from typing import Dict, List, NamedTuple, Optional, Sequence
 
 from deployer.contract.base import shell
-from deployer.contract.base.errors import Refused, UsageError
+from deployer.contract.base.errors import UsageError
 from deployer.contract.base.json_records import Record
-from deployer.contract.bundle import sif
 from deployer.site.container.runtimes.charliecloud import assignment
 from deployer.site.install import squash
 from deployer.site.run import exec as execs
 from deployer.site.storage.store import Store
-from deployer.system import files
 
 #: Formats of programs that deployer does not start. They start the SquashFS file.
 EDF, PYXIS = "edf", "pyxis"
@@ -69,10 +65,7 @@ def find(
     there = {shell.plain(each.target): shell.plain(each.source) for each in settings.binds}
     installed, image = store.find(request.image), shell.plain(settings.rootfs)
     if other or made:
-        image = squash.path(installed.folder)
-        if not files.is_file(image):
-            obstacle = squash.absent(installed)
-            raise Refused(f"{installed.receipt.label}: {obstacle.reason}", obstacle.remedy)
+        image = squash.existing(installed)
     place = ImagePlace(made or image, [], there, environment)
     if other:
         workdir = "/" if shell.variables([settings.workdir]) else shell.plain(settings.workdir)
@@ -82,9 +75,7 @@ def find(
     words = [shell.plain(word) for word in runtime.binds(settings.binds)]
     words += [_setting(name, *pair) for pair in environment.items()]
     if made:
-        with open(image, "rb") as packed, files.published(made) as stream:
-            stream.write(sif.header(os.path.getsize(image), installed.manifest().image.architecture))
-            shutil.copyfileobj(packed, stream, files.CHUNK)
+        squash.write_sif(installed, made)
     return place._replace(options=[*words, *settings.arguments])
 
 

@@ -1138,8 +1138,8 @@ def test_file_systems(programs, tmp_path, monkeypatch):
     assert any("/dead: it did not end" in note for note in tools.notes)
 
 
-#: Starts a folder or a SquashFS file and prints programs; fails as the real one does without overlay and
-#: underlay. PACKED is what it does with a SquashFS file.
+#: Starts a folder, a SquashFS file or a SIF file and prints programs; fails as the real one does without overlay and
+#: underlay. PACKED is what it does with a SquashFS file, AS_SIF with a SIF file, FOLDER with a folder.
 @pytest.fixture(autouse=True)
 def _forget_settings():
     apptainer.settings.cache_clear()
@@ -1150,8 +1150,9 @@ case $1 in --version) echo 'apptainer version 1.4.5'; exit ;; buildcfg) exit 1 ;
 [ -z "$REFUSES" ] || { echo "FATAL: destination /bin doesn't exist in container" >&2; exit 255; }
 while [ "$2" != /bin/sh ]; do shift; done
 echo Name: apptainer
-if [ -f "$1" ]; then case $(head -c 4 "$1") in hsqs) eval "$PACKED" ;; *) exit 255 ;; esac
-else [ -d "$1/proc" ]; fi"""
+if [ -f "$1" ]; then case $(head -c 41 "$1" | tr -d '\\0') in
+    hsqs*) eval "$PACKED" ;; *SIF_MAGIC) eval "$AS_SIF" ;; *) exit 255 ;;
+esac; else eval "$FOLDER"; [ -d "$1/proc" ]; fi"""
 
 
 @pytest.mark.thorough
@@ -1210,7 +1211,7 @@ def test_an_apptainer_that_starts_nothing(programs):
     made.program(programs, "apptainer", "REFUSES=1\n" + APPTAINER)
     tools = Tools()
     failure = "FATAL: destination /bin doesn't exist in container"
-    expected = {"version": "1.4.5", "setuid": False, "starts": False, "failure": failure}
+    expected = {"version": "1.4.5", "setuid": False, "starts": False, "failure": failure, "sif": "refused"}
     assert machine.runtimes(tools)["apptainer"] == expected
     assert any("doesn't exist in container" in note for note in tools.notes)
 
@@ -1227,6 +1228,21 @@ def test_an_apptainer_that_starts_nothing(programs):
 def test_how_an_apptainer_mounts(programs, packed, squashfs):
     made.program(programs, "apptainer", f"PACKED={quoted([packed])}\n" + APPTAINER)
     assert machine.runtimes(Tools())["apptainer"]["squashfs"] == squashfs
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("start", "sif", "failure"),
+    [
+        ("echo Name: squashfuse_ll", "fuse", "FATAL: no folders"),
+        ("echo FATAL: unsigned >&2; exit 255", "refused", "FATAL: no folders; FATAL: unsigned"),
+    ],
+)
+def test_where_folders_are_forbidden_a_sif_file_is_tried(programs, start, sif, failure):
+    refuses = f"FOLDER='echo FATAL: no folders >&2; exit 255' AS_SIF={quoted([start])}\n"
+    made.program(programs, "apptainer", refuses + APPTAINER)
+    own = machine.runtimes(Tools())["apptainer"]
+    assert own == {"version": "1.4.5", "setuid": False, "starts": False, "sif": sif, "failure": failure}
 
 
 def test_only_a_setuid_installation_has_the_kernel_mount_a_file():
@@ -1272,8 +1288,8 @@ def test_the_administrator_s_limits_of_an_apptainer(programs, tmp_path):
     def refusals(text):
         apptainer.settings.cache_clear()
         config.write_text(text)
-        places = ((inside, False), (outside, False), (outside, True))
-        return [apptainer.refusal("apptainer", str(path), packed, me) for path, packed in places]
+        places = ((inside, "folder"), (outside, "memory"), (outside, "squashfs"))
+        return [apptainer.refusal("apptainer", str(path), form, me) for path, form in places]
 
     assert refusals("bind path = /etc/hosts\n") == [None] * 3
     no = "the site sets `allow container dir = no`"
@@ -1286,10 +1302,18 @@ def test_the_administrator_s_limits_of_an_apptainer(programs, tmp_path):
         refusals("limit container owners = x")[0] == f"the site sets `limit container owners = x`, not {alice.pw_name}"
     )
     assert refusals("limit container groups = x")[0] == f"the site sets `limit container groups = x`, not {group}"
+    assert refusals("allow container sif = no") == [None] * 3
+    assert apptainer.refusal("apptainer", str(outside), "sif", me) == "the site sets `allow container sif = no`"
+    for text, expected in (("activated = true", True), ("activated = false", False), ("#activated = true", False)):
+        (tmp_path / "ecl.toml").write_text(text + '\n[[execgroup]]\n  mode = "whitelist"\n')
+        assert refusals("allow container sif = yes") == [None] * 3
+        found = apptainer.refusal("apptainer", str(outside), "sif", me)
+        assert bool(found and "`activated = true` in ecl.toml" in found) is expected
+        assert apptainer.refusal("apptainer", str(outside), "sif", me, signed=True) is None
     apptainer.settings.cache_clear()
     made.program(programs, "apptainer", "exit 1")
-    assert apptainer.refusal("apptainer", str(outside), True, me) is None
-    assert apptainer.refusal("apptainer", str(outside), True, (4040404, 4040404)) is None
+    assert apptainer.refusal("apptainer", str(outside), "sif", me) is None
+    assert apptainer.refusal("apptainer", str(outside), "squashfs", (4040404, 4040404)) is None
 
 
 def test_an_apptainer_is_tried_where_images_may_be(programs, tmp_path, monkeypatch):

@@ -25,7 +25,7 @@ from deployer.connected.site_profile.plan import runs_kit
 from deployer.contract.base.errors import IntegrityError, JobFailed, MissingTool, TransferError
 from deployer.contract.bundle.manifest import KIT_PREFIX
 from deployer.contract.elf.machines import HEADER_SIZE, SUPPORTED, X86_64, of_elf
-from deployer.contract.site.plan import CHARLIECLOUD_KIT, SQUASHFS, Plan
+from deployer.contract.site.plan import CHARLIECLOUD_KIT, SIF, SQUASHFS, Plan
 from deployer.system import terminal
 
 Say = Callable[[str], None]
@@ -64,7 +64,7 @@ def _needs_udocker(_: Profile, plan: Plan) -> bool:
 
 
 def _may_lack_mksquashfs(profile: Profile, plan: Plan) -> bool:
-    return not profile.login.mksquashfs and any(option.staging == SQUASHFS for option in plan.start_options)
+    return not profile.login.mksquashfs and any(option.form in (SIF, SQUASHFS) for option in plan.start_options)
 
 
 PARTS: Mapping[str, KitPart] = {

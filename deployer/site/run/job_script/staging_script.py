@@ -3,6 +3,7 @@
 The folder's name contains the job's id, so the container's words refer to the script variable ``STAGE``.
 """
 
+import os
 from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from deployer.contract.base import shell
@@ -99,7 +100,7 @@ def moved(staging: StagedImage, container: Container) -> Container:
     if not staging.held:
         binds = [bind for bind in binds if bind.target != plans.JOB]
     engine = _staged(ENGINE) if staging.kit else container.engine
-    rootfs = _staged(squash.IMAGE if staging.packed and not staging.held else ROOTFS)
+    rootfs = _staged(os.path.basename(staging.source) if staging.packed and not staging.held else ROOTFS)
     return container._replace(rootfs=rootfs, binds=binds, environment=environment, engine=engine)
 
 

@@ -5,10 +5,11 @@ from typing import Dict, List, Optional, Sequence
 from deployer.contract.base.shell import Variable, Word, joined
 from deployer.contract.site import caches, memory_copies
 from deployer.contract.site import layout as layouts
-from deployer.contract.site.plan import JOB, TOOL, Bind, Plan, StartOption, requests_gpus
+from deployer.contract.site.plan import JOB, SIF, TOOL, Bind, Plan, StartOption, requests_gpus
 from deployer.site.container import container
 from deployer.site.container.runtimes import RUNTIMES
 from deployer.site.container.runtimes.interface import Container, Runtime
+from deployer.site.install import squash
 from deployer.site.jobs import result
 from deployer.site.rank import rendezvous
 from deployer.site.rank.devices import NAMES as GPU_NAMES
@@ -55,6 +56,8 @@ def ranks_container(resolved: ResolvedRun, chosen: Chosen, folder: str, users: S
         own=resolved.request.home,
         users=settled.environment,
     )._replace(arguments=option.arguments, devices=cdi_names(plan))
+    if option.sif:
+        ranks = ranks._replace(rootfs=squash.existing(installed, SIF))
     environment, passed = dict(ranks.environment), list(ranks.passed)
     if resolved.request.tasks:
         environment["DEPLOYER_TASK"] = Word(Variable("task"))  # which the script of each task sets

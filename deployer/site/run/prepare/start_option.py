@@ -7,7 +7,7 @@ from deployer.contract.base.errors import Refused, UsageError
 from deployer.contract.bundle.image_launcher import ImageLauncher
 from deployer.contract.rules import findings, hostfiles
 from deployer.contract.site.choose import Obstacle, choose
-from deployer.contract.site.plan import MEMORY, NOT_STAGED, SQUASHFS, Plan, StartOption
+from deployer.contract.site.plan import MEMORY, NOT_STAGED, SIF, SQUASHFS, Plan, StartOption
 from deployer.site.container import runtime_check
 from deployer.site.container.runtimes import RUNTIMES
 from deployer.site.container.runtimes.interface import Runtime
@@ -43,7 +43,7 @@ def choose_option(resolved: ResolvedRun) -> Chosen:
     if resolved.mounts:
         reason = "its mount points for {} cannot be made in it".format(", ".join(resolved.mounts))
         objection = Obstacle(reason, "pack it again with --mount-point for each")
-        need = need._replace(objections={SQUASHFS: objection, **need.objections})
+        need = need._replace(objections={SQUASHFS: objection, SIF: objection, **need.objections})
     choice = choose(plan, layout.nodes, vetoes(plan, installed), need, request.staging, request.runtime)
     _check_drift(plan)
     if not files.is_file(store.tool):
@@ -53,7 +53,7 @@ def choose_option(resolved: ResolvedRun) -> Chosen:
         reason=choice.reason,
         runtime=RUNTIMES[choice.start_option.runtime],
         launcher=LAUNCHERS[choice.start_option.launcher],
-        staging=_staging(resolved, choice.start_option, need.sizes.get(choice.start_option.staging, 0)),
+        staging=_staging(resolved, choice.start_option, need.sizes.get(choice.start_option.form, 0)),
         own=inside_out.find(plan, choice.start_option, installed, resolved.manifest.image),
     )
 
@@ -64,7 +64,7 @@ def _staging(resolved: ResolvedRun, option: StartOption, size_mb: int) -> Option
         return None
     installed, layout = resolved.installed, resolved.settled.layout
     packed = option.staging == SQUASHFS
-    source = squash.path(installed.folder) if packed else installed.bundle
+    source = squash.path(installed.folder, option.form) if packed else installed.bundle
     runtime = RUNTIMES[option.runtime]
     # What other nodes send is in memory beside the unpacked image until the ranks start.
     second_mb = os.path.getsize(source) >> 20 if option.staging == MEMORY and layout.memory_mb else 0
@@ -103,7 +103,8 @@ def vetoes(plan: Plan, installed: InstalledImage, here: bool = False) -> Dict[st
         objection = runtime_check.objection(RUNTIMES[name], modules, installed.engine, here or plan.namespaces is None)
         if objection:
             reasons[name] = objection
-    refusals = {option.name: runtime_check.refusal(option, installed.rootfs) for option in plan.start_options}
+    as_sif = squash.path(installed.folder, SIF)
+    refusals = {option.name: runtime_check.refusal(option, installed.rootfs, as_sif) for option in plan.start_options}
     return {**{name: refusal for name, refusal in refusals.items() if refusal}, **reasons}
 
 

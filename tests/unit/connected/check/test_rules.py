@@ -684,6 +684,20 @@ def test_an_apptainer_that_started_nothing_at_capture() -> None:
     assert codes(runtimes.startable(case(facts, plan=both))) == [("runtime.start", NOTE)]
 
 
+@pytest.mark.parametrize(
+    ("sif", "said"),
+    [("kernel", None), ("fuse", None), ("unpacked", "no folder or SIF file"), ("refused", "no folder or SIF file")],
+)
+def test_an_apptainer_that_starts_only_sif_files(sif: str, said: str | None) -> None:
+    found = case({"user_namespaces": True, "runtimes": {"apptainer": {"starts": False, "sif": sif, "failure": "why"}}})
+    for staging in ("folder", "squashfs"):
+        option = START_OPTION._replace(name="a", runtime="apptainer", staging=staging, sif=True)
+        against = list(runtimes.startable(found._replace(plan=PLAN._replace(start_options=[option]))))
+        start = [each.message for each in against if each.code == "runtime.start"]
+        assert [said in message and "(why)" in message for message in start if said] == ([True] if said else [])
+        assert bool(against) is (said is not None)
+
+
 def test_a_podman_that_started_nothing_at_capture_says_why() -> None:
     plan = PLAN._replace(start_options=[START_OPTION._replace(name="p", runtime="podman")])
     own = {"starts": False, "failure": "crun: cgroups in hybrid mode not supported"}

@@ -39,7 +39,7 @@ MACHINE = {
     "runtimes": {
         "charliecloud": {
             "version": "0.31", "module": "charliecloud", "arguments": ["-W"], "setuid": False, "starts": True,
-            "squashfs": "fuse", "failure": "why",
+            "squashfs": "fuse", "sif": "fuse", "failure": "why",
         },
     },
     "launchers": ["srun"],

@@ -37,6 +37,13 @@ def test_udocker_mounts_nothing() -> None:
     ]
 
 
+def test_a_sif_file_is_only_copied_to_memory() -> None:
+    sif = FOLDER._replace(name="apptainer-sif", runtime="apptainer", sif=True)
+    disk = Filesystem(type="ext4", shared=False, size_mb=9)
+    made = stagings(sif, {"/dev/shm": MEMORY, "/local": disk}, True)
+    assert [(each.name, each.form) for each in made] == [("apptainer-sif", "sif"), ("apptainer-squashfs", "sif")]
+
+
 def test_a_runtime_that_keeps_images_itself_stages_nothing() -> None:
     docker = FOLDER._replace(runtime="docker")
     assert stagings(docker, {"/dev/shm": MEMORY}, True) == [docker]

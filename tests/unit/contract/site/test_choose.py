@@ -144,3 +144,12 @@ def test_what_to_do_is_the_hint_and_not_hidden_between_the_reasons():
         "charliecloud-disk (its bundle is not there)"
     )
     assert error.value.hint == "use it on more nodes all the same: --staging folder; or install it again with --keep"
+
+
+def test_a_missing_sif_file_is_an_objection_where_it_is_staged():
+    option = LARGE._replace(name="apptainer-squashfs", runtime="apptainer", staging="squashfs", sif=True)
+    absent = StagingNeed({}, objections={"sif": Obstacle("it has no SIF file", "squash it")})
+    assert choose(plan(option), 9, {}, StagingNeed({}, objections={"squashfs": Obstacle("x")})).start_option == option
+    with pytest.raises(Refused, match=r"apptainer-squashfs \(it has no SIF file\)") as caught:
+        choose(plan(option), 9, {}, absent)
+    assert caught.value.hint == "squash it"

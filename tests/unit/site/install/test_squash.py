@@ -4,6 +4,7 @@ mksquashfs is a stand-in, in the failures and where the real one is not on this 
 mounted: tests/integration/test_staging.py.
 """
 
+import errno
 import json
 import os
 import shutil
@@ -14,8 +15,9 @@ from pathlib import Path
 import pytest
 
 from deployer.cli.site import main as site_cli
-from deployer.contract.base.errors import JobFailed, MissingTool, SpaceError
+from deployer.contract.base.errors import JobFailed, MissingTool, Refused, SpaceError
 from deployer.contract.base.tarformat import FILE, FOLDER, TarEntry
+from deployer.contract.bundle import sif
 from deployer.site.install import squash
 from deployer.site.install.install import install
 from deployer.site.storage import unfinished
@@ -195,6 +197,61 @@ def test_the_commands_say_which_mksquashfs_it_was(folder, capsys):
     os.unlink(squash.path(image.folder))
     assert site_cli.main(["squash", "tiny:1.0", *where]) == 0
     assert "with the kit's mksquashfs 4.6: " in capsys.readouterr().out
+
+
+# --- the SIF file ---
+
+
+@pytest.fixture
+def packed(folder, monkeypatch):
+    """Return an image whose plan needs a SIF file, with its SquashFS file, and a function that squashes it."""
+    put(folder)
+    image = installed(folder)
+    monkeypatch.setattr(squash, "needs_sif", lambda image: True)
+    return image, lambda: site_cli.main(["squash", "tiny", "--root", str(folder / "root")])
+
+
+def test_a_sif_file_is_made_once_where_a_plan_needs_it(packed, capsys):
+    image, squash_it = packed
+    target = squash.path(image.folder, "sif")
+    with pytest.raises(Refused, match=r"tiny:1.0: it has no SIF file") as caught:
+        squash.existing(image, "sif")
+    assert caught.value.hint == "make its SIF file: squash tiny:1.0"
+    assert squash_it() == 0
+    assert capsys.readouterr().out.endswith(f"; SIF file: {target}\n")
+    data = Path(target).read_bytes()
+    contents = sif.find(lambda start, length: data[start : start + length], len(data))
+    assert data[contents.offset :] == Path(squash.path(image.folder)).read_bytes()
+    Path(target).write_bytes(b"signed since")
+    assert squash_it() == 0
+    assert Path(target).read_bytes() == b"signed since"
+    assert squash.existing(image, "sif") == target
+
+
+def test_a_disk_too_full_for_the_second_file_leaves_none(packed, monkeypatch, capsys):
+    image, squash_it = packed
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(squash.shutil, "copyfileobj", full)
+    assert squash_it() == SpaceError.exit_code
+    assert "cannot write " + squash.path(image.folder, "sif") + ": No space left" in capsys.readouterr().err
+    assert left(image) == ["image.sqfs"]
+
+
+@pytest.mark.thorough
+def test_what_a_killed_writer_of_the_second_file_left_goes_with_the_next(packed):
+    image, squash_it = packed
+    target = squash.path(image.folder, "sif")
+    code = (
+        "import os, sys; from deployer.system import files\nwith files.published(sys.argv[1]): os.kill(os.getpid(), 9)"
+    )
+    assert subprocess.call([sys.executable, "-c", code, target], cwd=str(ROOT)) == -9
+    assert len(os.listdir(image.folder)) > len(left(image))
+    assert squash_it() == 0
+    assert sorted(left(image)) == ["image.sif", "image.sqfs"]
+    assert not [name for name in os.listdir(image.folder) if "sif" in name and name != "image.sif"]
 
 
 # --- with the real one ---

@@ -378,7 +378,7 @@ def test_what_is_needed_is_counted_without_data(job):
     manifest = job.image.manifest()
     need = stage.need(job.image, manifest, 500)
     assert (need.sizes, need.ranks_mb) == ({"memory": 1, "disk": 1}, 500)
-    assert list(need.objections) == ["squashfs"]
+    assert sorted(need.objections) == ["sif", "squashfs"]
     assert "no SquashFS file" in need.objections["squashfs"].reason
     receipt = job.image.receipt._replace(bytes=100 * 2**20 + 5000, files=1024)
     counted = stage.need(job.image._replace(receipt=receipt), manifest, 0)
@@ -387,7 +387,7 @@ def test_what_is_needed_is_counted_without_data(job):
     Path(squash.path(job.image.folder)).write_bytes(b"x" * (2**20 + 1))
     need = stage.need(job.image, manifest, 0)
     assert need.sizes["squashfs"] == 2
-    assert sorted(need.objections) == ["disk", "memory"]
+    assert sorted(need.objections) == ["disk", "memory", "sif"]
     assert "--keep" in need.objections["memory"].remedy
 
 

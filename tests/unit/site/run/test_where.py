@@ -86,7 +86,7 @@ def test_no_sif_file_is_left_if_it_cannot_be_used(monkeypatch, store, tmp_path):
         found(monkeypatch, "charliecloud", {}, made=made, store=store)
     with pytest.raises(UsageError, match="A has a value that no option can have"):
         found(monkeypatch, "apptainer", {"A": "1\n2"}, made=made, store=store)
-    monkeypatch.setattr(where.squash, "absent", lambda image: SimpleNamespace(reason="it has none", remedy="squash a"))
+    monkeypatch.setattr(where.squash, "absent", lambda *_: SimpleNamespace(reason="it has none", remedy="squash a"))
     with pytest.raises(Refused, match="a:1: it has none"):
         found(monkeypatch, "apptainer", {}, made=made)
     assert os.listdir(str(tmp_path)) == ["image.sqfs"]
