@@ -149,7 +149,7 @@ exec "${clean[@]}" "$0" --silent exec "${words[@]}" "$image" "$@"
     --bind="$stage"/deployer.pyz:/deployer/deployer.pyz
     --pwd=/work
 )
-image="$stage"/image.sqfs
+image="$stage"/image
 
 # The ranks: srun starts 2 per node, with 2 cores per rank.
 launch=(srun --mpi=pmi2 --nodes=2 --ntasks=4 --ntasks-per-node=2 --cpus-per-task=2 --distribution=block:cyclic
@@ -174,6 +174,7 @@ srun --mpi=none $overlap --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-tas
     --image /home/alice/images/aaaa \
     --source /home/alice/images/aaaa/image.sqfs \
     --abi mpich-abi \
+    --once apptainer \
     --home "$home" \
     --hosts "$job/hosts" --library /opt/intel/mpi/2021.15/lib/libmpi.so.12 \
     --tool "${tool[2]}" --into "$stage" --out "$job/ranks" --reader "${#root[@]}" -- "${root[@]}" </dev/null >"$pipe" &

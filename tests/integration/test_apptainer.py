@@ -129,6 +129,63 @@ def test_an_image_in_the_nodes_memory_leaves_nothing_behind(nodes: Site, plan: P
     assert result["findings"] == []
 
 
+#: Prints what is mounted in the node's own namespace, for all ranks.
+MOUNTS = "grep /dev/shm/deployer-stage- /proc/mounts || echo none"
+
+
+@pytest.fixture
+def packed(nodes: Site, plan: Plan) -> str:
+    """Return the words that run hello-mpi from its SquashFS file in memory."""
+    nodes.tool("squash", "hello-mpi")
+    staged = _option(nodes, "lab", name="apptainer-squashfs", staging="squashfs", place="/dev/shm")
+    return f"python3 {WORKSPACE}/deployer.pyz run hello-mpi --plan {plan(start_options=[staged])} --nodes 2"
+
+
+def _begun(site: Site, packed: str) -> str:
+    """Return the name of a job one of whose ranks is stopped."""
+    job = json.loads(site.alice(f"bash -lc {shlex.quote(packed + ' --json 2>/dev/null')}"))["job"]
+    stop = "for try in $(seq 1200); do pkill -STOP -u alice -f '^python3 -m mpi4py' && exit; sleep 0.05; done; exit 1"
+    site.lab.sh("cn2", "root", stop, timeout=90).check("stop a rank")
+    return str(job)
+
+
+@pytest.mark.needs("squashfs")
+@pytest.mark.parametrize("stop", ["exit 0", "mount --bind /bin/false /usr/bin/fusermount3"])
+def test_a_node_mounts_a_squashfs_file_once_for_all_ranks_if_it_can(nodes: Site, packed: str, stop: str) -> None:
+    """Otherwise each rank does."""
+    site, once = nodes, stop == "exit 0"
+    site.lab.sh("cn2", "root", stop).check(stop)
+    try:
+        with nothing_left(site.lab):
+            job = _begun(site, packed)
+            assert ("fuse.squashfuse_ll" in site.lab.sh("cn2", "alice", MOUNTS).stdout) is once
+            assert site.lab.sh("cn2", "alice", "pgrep -c squashfuse").stdout.strip() == "1"
+            site.lab.sh("cn2", "root", "pkill -CONT -u alice -f '^python3 -m mpi4py'").check("continue the rank")
+            site.alice(f"python3 {WORKSPACE}/deployer.pyz status {job} --wait")
+    finally:
+        if not once:
+            site.lab.sh("cn2", "root", "umount /usr/bin/fusermount3").check("umount")
+    assert site.lab.sh("cn2", "alice", MOUNTS).stdout.strip() == "none"
+
+
+@pytest.mark.needs("squashfs")
+@pytest.mark.parametrize("all_killed", [False, True])
+def test_a_killed_holder_leaves_no_mount(nodes: Site, packed: str, all_killed: bool) -> None:
+    """If the processes of the mount are killed too, the next job on the node unmounts."""
+    site, gone = nodes, "! grep -q deployer-stage- /proc/mounts"
+    job = _begun(site, packed)
+    assert "fuse.squashfuse_ll" in site.lab.sh("cn2", "alice", MOUNTS).stdout
+    killed = "stage --image" + "|[s]quashfuse_ll|[f]usermount3|read -r _" * all_killed
+    site.lab.sh("cn2", "root", f"pkill -KILL -f {shlex.quote(killed)}").check("kill")
+    site.alice(f"python3 {WORKSPACE}/deployer.pyz cancel {job}; sleep 2")
+    if all_killed:
+        assert "fuse.squashfuse_ll" in site.lab.sh("cn2", "alice", MOUNTS).stdout
+        site.alice(f"bash -lc {shlex.quote(packed + ' --wait')}")
+        gone += " && ! ls -d /dev/shm/deployer-*"
+    wait = f"for try in $(seq 100); do {gone} && exit; sleep 0.1; done; exit 1"
+    site.lab.sh("cn2", "alice", wait).check("wait until nothing is mounted")
+
+
 @pytest.mark.needs("squashfs")
 def test_a_squashfs_file_in_the_nodes_memory(nodes: Site, plan: Plan) -> None:
     staged = _option(nodes, "lab", name="apptainer-squashfs", staging="squashfs", place="/dev/shm")

@@ -48,7 +48,7 @@ _NEEDED = (
     "libnss_files.so.2", "libresolv.so.2", "libseccomp.so.2", "libsqlite3.so.0", "libz.so.1",
     "libzstd.so.1",
 )  # fmt: skip
-_SQUASHFUSE = f"{_LIBRARIES}/apptainer/bin/squashfuse_ll"
+SQUASHFUSE = f"{_LIBRARIES}/apptainer/bin/squashfuse_ll"
 #: Makes root a user as others are, who has root's files: Apptainer without setuid and rootless podman are not for root.
 AS_USER = ("unshare", "--user", "--map-user=1000", "--map-group=1000")
 _PROFILE = f'PATH="$PATH:{PREFIX}/bin"\n'
@@ -165,7 +165,7 @@ def _make(root: Path, made: Path) -> None:
         (made / "bin/singularity").symlink_to("apptainer")
         shutil.copytree(root / "usr" / _LIBRARIES / "apptainer", made / _LIBRARIES / "apptainer")
         shutil.copytree(root / "etc/apptainer", made / "etc/apptainer")
-        shutil.copy(root / "usr/bin/squashfuse_ll", made / _SQUASHFUSE)
+        shutil.copy(root / "usr/bin/squashfuse_ll", made / SQUASHFUSE)
         libraries = made / "lib/beside"
         libraries.mkdir()
         for name in _NEEDED:
@@ -173,7 +173,7 @@ def _make(root: Path, made: Path) -> None:
         (made / "var/lib/apptainer/mnt/session").mkdir(parents=True)
         for name in ("etc", "var"):  # its starter looks for them one folder too low where libraries are in lib/TRIPLET
             (made / "lib" / name).symlink_to(f"../{name}")
-        for program in ("bin/apptainer", _STARTER, _SQUASHFUSE):
+        for program in ("bin/apptainer", _STARTER, SQUASHFUSE):
             words = ["patchelf", "--set-interpreter", f"{PREFIX}/lib/beside/{_LOADER}"]
             words += ["--force-rpath", "--set-rpath", f"{PREFIX}/lib/beside", str(made / program)]
             subprocess.run(words, check=True, timeout=60)

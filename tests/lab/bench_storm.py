@@ -32,6 +32,8 @@ _WORKLOADS = {
     "tensorflow": "import tensorflow",
     "libraries": f"import ctypes, os; [ctypes.CDLL('{_LIBRARIES}/' + n) for n in sorted(os.listdir('{_LIBRARIES}'))]",
 }
+#: How jobs start Apptainer without setuid: the node mounts the file, with the squashfuse_ll of the installation.
+_ONCE = "deployer, Apptainer"
 #: Prints when the program has been loaded, and stays until all others have been.
 _RANK = "import sys, time; {}; print(time.time(), flush=True); sys.stdin.read()"
 _PATIENCE_S = 300
@@ -115,7 +117,8 @@ def _ways(args: argparse.Namespace) -> list[Way]:
         words = [*user, "apptainer", "--silent", "exec", "--cleanenv", "--contain", "--no-home"]
         for title, place in (("shared folder", shared), ("shared SquashFS", file), ("memory", MEMORY / "image")):
             ways.append(Way(f"Apptainer, {title}", [*words, str(place)], place))
-        ways.append(Way("Apptainer, SquashFS in memory", [*words, str(MEMORY / "image.sqfs")], MEMORY / "image.sqfs"))
+        for title, place in (("Apptainer", "image.sqfs"), (_ONCE, "mounted")):
+            ways.append(Way(f"{title}, SquashFS in memory", [*words, str(MEMORY / place)], MEMORY / "image.sqfs"))
     return ways
 
 
@@ -135,6 +138,14 @@ def _words(way: Way, ranks: int) -> Iterator[list[str]]:
             pid = holder.stdout.readline().strip() if holder.stdout else ""
             yield [way.words[0], f"--join-pid={pid}", *way.words[1:-2], str(MEMORY / "image"), "--"]
             os.kill(int(pid), signal.SIGTERM)
+    elif way.name.startswith(_ONCE):
+        folder = MEMORY / "mounted"
+        folder.mkdir(exist_ok=True)
+        with subprocess.Popen([Path(apptainer.PREFIX) / apptainer.SQUASHFUSE, "-f", way.image, folder]) as holder:
+            while not folder.is_mount() and holder.poll() is None:
+                time.sleep(0.01)
+            yield way.words
+            subprocess.run(["umount", folder], check=True)
     else:
         yield way.words
 

@@ -11,7 +11,7 @@ import shutil
 import stat
 import tempfile
 import zlib
-from typing import Dict, List, Optional, Tuple
+from typing import Dict, Iterator, List, Optional, Tuple
 
 from deployer.contract.base.errors import DeployerError
 from deployer.contract.base.json_records import Record
@@ -37,7 +37,7 @@ _SQUASHFS = zlib.decompress(
 #: The number of bytes that Apptainer reads to recognize a file.
 _LEAST = 64 * 1024
 
-#: Folders below the prefix of an installation that may contain its setuid program.
+#: Folders below the prefix of an installation that may contain its other programs.
 _FOLDERS = ("libexec", "lib", "lib64", "lib/*")
 #: As the runtime reads its configuration.
 _DIRECTIVE = re.compile(r"^[ \t]*([a-zA-Z _-]+?)[ \t]*=[ \t]*(.*\S)", re.MULTILINE)
@@ -100,16 +100,32 @@ def starter(program: Optional[str]) -> Optional[str]:
 
     It does not work on a file system mounted with nosuid, or if the administrator's configuration forbids it.
     """
-    if program is None:
-        return None
+    for path in _installed(program, "starter-suid") if program else ():
+        found = files.status(path)
+        suid = found is not None and found.st_uid == 0 and bool(found.st_mode & stat.S_ISUID)
+        if suid and not os.statvfs(path).f_flag & os.ST_NOSUID:
+            return None if _first(settings(str(program)), "allow setuid") == "no" else path
+    return None
+
+
+def _installed(program: str, name: str) -> Iterator[str]:
+    """Yield the paths of another program of an installation."""
     prefix = os.path.dirname(os.path.dirname(os.path.realpath(program)))
     for folder in _FOLDERS:
-        for path in glob.glob(os.path.join(glob.escape(prefix), folder, "*", "bin", "starter-suid")):
-            found = files.status(path)
-            suid = found is not None and found.st_uid == 0 and bool(found.st_mode & stat.S_ISUID)
-            if suid and not os.statvfs(path).f_flag & os.ST_NOSUID:
-                return None if _first(settings(program), "allow setuid") == "no" else path
-    return None
+        yield from glob.iglob(os.path.join(glob.escape(prefix), folder, "*", "bin", name))
+
+
+def mounter(name: str, place: str) -> Optional[str]:
+    """Return the squashfuse_ll that can mount a file in ``place`` as a folder for a runtime; None: nothing can.
+
+    A setuid program cannot start the folder, because root has no access to a user's mount.
+    """
+    program = shutil.which(name)
+    if program is None or starter(program) or not shutil.which("fusermount3"):
+        return None
+    if refusal(program, place, plans.NOT_STAGED, (os.getuid(), os.getgid())):
+        return None
+    return next(_installed(program, "squashfuse_ll"), None) or shutil.which("squashfuse_ll")
 
 
 @functools.lru_cache(maxsize=None)

@@ -31,12 +31,13 @@ from deployer.contract.bundle.manifest import DATA_PREFIX, KIT_PREFIX, Manifest
 from deployer.contract.proof import evidence
 from deployer.contract.site import plan as plans
 from deployer.contract.site.choose import Obstacle, StagingNeed
+from deployer.site.capture import apptainer
 from deployer.site.container import caches, container, node_folder
 from deployer.site.container.runtimes import charliecloud
 from deployer.site.install import bytecode, content, kit, mount_points, squash
 from deployer.site.jobs import relay, result
 from deployer.site.rank import host_probe, payload_monitor
-from deployer.site.run.job_script.staging_script import BEGIN, EVIDENCE, ROOTFS, STUBS, TEMPORARY, TOOL
+from deployer.site.run.job_script.staging_script import BEGIN, EVIDENCE, ROOTFS, STARTED, STUBS, TEMPORARY, TOOL
 from deployer.site.storage import space
 from deployer.site.storage.store import ENGINE, VARIANTS, WHEELS, InstalledImage, Store
 from deployer.system import files, process, workers
@@ -49,6 +50,11 @@ _MIB = 1024 * 1024
 _A_FILE = 3072
 #: Seconds after which a folder without a lock is a dead job's.
 _UNLOCKED = 3600
+_FUSERMOUNT = "fusermount3"
+#: Runs a program that serves a mount at the folder $0, and unmounts when the holder ends; prints a line if it fails.
+#: Both ignore what Slurm sends the whole step, because a shell's children do not inherit blocked signals.
+_SERVED = f"""trap "" HUP INT TERM USR1 USR2
+{{ "$@" </dev/null || echo failed; }} & read -r _; {_FUSERMOUNT} -u -z "$0" 2>/dev/null; wait"""
 #: Run in a mounted image: prints the id of the process to join, and ends when this process ends.
 _READY = ("/bin/sh", "-c", "echo $$; read -r _")
 _HINT = "the image is staged there: is it full, or closed to users?"
@@ -79,6 +85,7 @@ class StageRequest(NamedTuple):
         hosts: the job's folder for the facts of this node, which are written first; None: they exist already.
         library: the plan's MPI on the host, or None.
         keep: the beginning of the image's archives and the paths in the home that are kept there; empty: none.
+        once: the program that mounts the staged file for each rank, unless it can be mounted once; None: other ways.
     """
 
     image: str
@@ -97,6 +104,7 @@ class StageRequest(NamedTuple):
     hosts: Optional[str] = None
     library: Optional[str] = None
     keep: Sequence[str] = ()
+    once: Optional[str] = None
 
     @property
     def packed(self) -> bool:
@@ -181,7 +189,7 @@ def _hold(request: StageRequest) -> None:
             until = time.time() + payload_monitor.GRACE
             while users(request.into, root) and time.time() < until:
                 time.sleep(0.1)
-            if request.packed:
+            if request.packed and not os.path.ismount(os.path.join(request.into, ROOTFS)):
                 end_readers(os.path.join(request.into, os.path.basename(request.source)), root)
             _publish(request)
 
@@ -262,6 +270,7 @@ def reap(place: str) -> None:
         try:
             with suppress(BlockingIOError):  # its job still runs
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _unmount(path)
                 files.remove_tree(path)
         finally:
             os.close(descriptor)
@@ -275,7 +284,8 @@ def _mounted(request: StageRequest) -> Iterator[RankRoot]:
     ending.
     """
     if not request.mount:
-        yield RankRoot(os.stat(os.path.join(request.into, ROOTFS)))
+        with _once(request) if request.once else ExitStack():
+            yield RankRoot(os.stat(os.path.join(request.into, ROOTFS)))
         return
     held = process.HeldProcess([*request.mount, *_READY], container.user_environment())
     try:
@@ -291,6 +301,32 @@ def _mounted(request: StageRequest) -> Iterator[RankRoot]:
         yield RankRoot(os.stat(f"/proc/{pid}/root"), (held.pid, int(pid)))
     finally:
         held.end()
+
+
+@contextmanager
+def _once(request: StageRequest) -> Iterator[None]:
+    """Mount the staged SquashFS file at a folder for all ranks if that is possible; link to what they start."""
+    name, folder = os.path.basename(request.source), os.path.join(request.into, ROOTFS)
+    mounter = apptainer.mounter(str(request.once), request.into) if name == squash.IMAGE else None
+    words = [mounter or "false", "-f", "-o", "auto_unmount", os.path.join(request.into, name), folder]
+    held = process.HeldProcess(["sh", "-c", _SERVED, folder, *words], container.user_environment())
+    try:
+        until = time.time() + _PATIENCE
+        while not os.path.ismount(folder) and not held.line(0.02) and time.time() < until:
+            pass
+        os.symlink(ROOTFS if os.path.ismount(folder) else name, os.path.join(request.into, STARTED))
+        yield
+    finally:
+        held.end()
+
+
+def _unmount(parent: str) -> None:
+    """Unmount what a killed holder left in its folder."""
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as stream:
+        points = [line.split(" ")[4] for line in stream]
+    for point in points:
+        if point.startswith(parent + "/"):
+            process.run([_FUSERMOUNT, "-u", "-z", point], _PATIENCE, check=False)
 
 
 def users(folder: str, root: RankRoot) -> List[int]:
@@ -323,8 +359,9 @@ def _others(root: RankRoot) -> List[str]:
 
 def _binds(process: str, folder: str) -> bool:
     """Return whether a process has part of the staged folder mounted. Text suffices: the name is unpredictable."""
+    name = os.path.basename(os.path.dirname(folder))
     with open(f"/proc/{process}/mountinfo", encoding="utf-8", errors="replace") as stream:
-        return f"/{os.path.basename(os.path.dirname(folder))}/" in stream.read()
+        return any(f"/{name}/" in line.split(" ")[3] for line in stream)  # all see a mount at it, in the next field
 
 
 # --- the content ---

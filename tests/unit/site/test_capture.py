@@ -1253,6 +1253,29 @@ def test_only_a_setuid_installation_has_the_kernel_mount_a_file():
     assert apptainer._way(Answer(text, text, 0), setuid=True) == "fuse"
 
 
+def test_what_can_mount_a_file_once_for_all_ranks(programs, tmp_path, monkeypatch):
+    config, place = tmp_path / "a.conf", str(tmp_path)
+    monkeypatch.setenv("PATH", str(programs))
+    made.program(programs, "apptainer", f"echo APPTAINER_CONF_FILE={config}")
+    config.write_text("")
+    assert apptainer.mounter("apptainer", place) is None  # no fusermount3
+    made.program(programs, "fusermount3", "exit 1")
+    assert apptainer.mounter("apptainer", place) is None
+    made.program(programs, "squashfuse_ll", "exit 1")
+    assert apptainer.mounter("apptainer", place) == str(programs / "squashfuse_ll")
+    own = programs.parent / "libexec" / "apptainer" / "bin"
+    own.mkdir(parents=True)
+    made.program(own, "squashfuse_ll", "exit 1")
+    assert apptainer.mounter("apptainer", place) == str(own / "squashfuse_ll")
+    monkeypatch.setattr(apptainer, "starter", lambda program: "/starter-suid")
+    assert apptainer.mounter("apptainer", place) is None
+    monkeypatch.setattr(apptainer, "starter", lambda program: None)
+    config.write_text("allow container dir = no")
+    apptainer.settings.cache_clear()
+    assert apptainer.mounter("apptainer", place) is None
+    assert apptainer.mounter("singularity", place) is None
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="only root makes a program of root; run as root")
 @pytest.mark.parametrize("folder", ["libexec/apptainer", "lib/x86_64-linux-gnu/singularity"])
 def test_a_setuid_installation(tmp_path, folder):

@@ -3,7 +3,6 @@
 The folder's name contains the job's id, so the container's words refer to the script variable ``STAGE``.
 """
 
-import os
 from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from deployer.contract.base import shell
@@ -23,6 +22,8 @@ STAGE = Word(Variable("stage"))
 #: In the staged folder: the image, the evidence of the ranks, stubs and the tool if they are outside the image, and
 #: udocker's temporary files (``runtimes/udocker_start.py``).
 ROOTFS, EVIDENCE, STUBS, TOOL, TEMPORARY = "rootfs", "evidence", "host", "deployer.pyz", "tmp"
+#: A link to what ranks start: the SquashFS or SIF file, or the folder at which it is mounted for all ranks.
+STARTED = "image"
 
 #: The name of a private folder in a staging place: this prefix, the user's id, a hyphen, and random characters.
 BEGIN = "deployer-stage-"
@@ -100,7 +101,7 @@ def moved(staging: StagedImage, container: Container) -> Container:
     if not staging.held:
         binds = [bind for bind in binds if bind.target != plans.JOB]
     engine = _staged(ENGINE) if staging.kit else container.engine
-    rootfs = _staged(os.path.basename(staging.source) if staging.packed and not staging.held else ROOTFS)
+    rootfs = _staged(STARTED if staging.packed and not staging.held else ROOTFS)
     return container._replace(rootfs=rootfs, binds=binds, environment=environment, engine=engine)
 
 
@@ -156,6 +157,7 @@ def step(
     what: List[Tuple[str, Text]] = [("--image", staging.image), ("--source", staging.source)]
     what += [("--abi", staging.abi)] if staging.abi else []
     what += [("--kit", staging.kit)] if staging.kit else []
+    what += [("--once", runtime.program)] if staging.packed and not staging.held else []
     what += [("--mount-point", path) for path in staging.mounts]
     what += [("--home", Word(OWN))] if needs_home(container) else []
     what += [("--stubs", bind.source) for bind in container.binds if bind.target == hostfiles.FOLDER]

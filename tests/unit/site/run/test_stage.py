@@ -426,6 +426,23 @@ def short_grace(monkeypatch):
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("short_grace")
+@pytest.mark.parametrize(("mounts", "name"), [("exit 1", "image.sqfs"), (None, "image.sqfs"), ("exit 1", "image.sif")])
+def test_ranks_start_the_file_if_it_cannot_be_mounted_once(job, tmp_path, monkeypatch, mounts, name):
+    """squashfuse_ll fails, or there is none, or folders are forbidden; on the lab, it mounts."""
+    fails = str(running.program(tmp_path, "squashfuse_ll", f"echo called >>{tmp_path}/log; {mounts}"))
+    monkeypatch.setattr(stage.apptainer, "mounter", lambda *_: mounts and fails)
+    packed = tmp_path / name
+    packed.write_bytes(b"compressed")
+    process = job.start(source=packed, more=["--once", "apptainer"])
+    assert answer(process) == (0, "")
+    assert os.readlink(str(job.into / "image")) == name
+    assert (tmp_path / "log").exists() is (mounts is not None and name == "image.sqfs")
+    assert end(process) == (0, "")
+    assert job.left() == []
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("short_grace")
 def test_a_squashfs_file_is_taken_to_the_node_and_held_mounted(job, tmp_path):
     """With a stand-in for what mounts: it becomes its words but for the file, as ch-run does in the container."""
     squashed = tmp_path / "image.sqfs"
