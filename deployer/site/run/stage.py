@@ -180,7 +180,11 @@ def _hold(request: StageRequest) -> None:
         with _mounted(request) as root:
             if request.reader:  # its output is evaluated later
                 hosts = os.path.join(os.path.dirname(request.out), result.HOSTS_FOLDER)
-                if host_probe.read_root(hosts, request.reader) != plans.CANARY_TEXT:
+                shown = host_probe.read_root(hosts, request.reader)
+                if shown != plans.CANARY_TEXT and request.once:  # perhaps it starts the file, but not the folder
+                    _link(request, os.path.basename(request.source))
+                    shown = host_probe.read_root(hosts, request.reader)
+                if shown != plans.CANARY_TEXT:
                     raise Refused("a container does not show the image's root")
             _answer(0, "")
             while signal.sigwait(_SIGNALS) == signal.SIGUSR1:
@@ -314,10 +318,18 @@ def _once(request: StageRequest) -> Iterator[None]:
         until = time.time() + _PATIENCE
         while not os.path.ismount(folder) and not held.line(0.02) and time.time() < until:
             pass
-        os.symlink(ROOTFS if os.path.ismount(folder) else name, os.path.join(request.into, STARTED))
+        _link(request, ROOTFS if os.path.ismount(folder) else name)
         yield
     finally:
         held.end()
+
+
+def _link(request: StageRequest, name: str) -> None:
+    """Let ranks start what has this name in the staged folder."""
+    link = os.path.join(request.into, STARTED)
+    with suppress(FileNotFoundError):
+        os.unlink(link)
+    os.symlink(name, link)
 
 
 def _unmount(parent: str) -> None:

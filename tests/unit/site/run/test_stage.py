@@ -443,6 +443,22 @@ def test_ranks_start_the_file_if_it_cannot_be_mounted_once(job, tmp_path, monkey
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("short_grace")
+def test_ranks_start_the_file_if_the_mounted_folder_does_not_start(job, tmp_path, monkeypatch):
+    """The first reading is of the folder."""
+    monkeypatch.setattr(stage.apptainer, "mounter", lambda *_: str(running.program(tmp_path, "fuse", "sleep 60")))
+    monkeypatch.setattr(stage.os.path, "ismount", lambda path: path.endswith("/rootfs"))
+    packed = tmp_path / "image.sqfs"
+    packed.write_bytes(b"compressed")
+    reads = f'readlink {job.into}/image >>{tmp_path}/log; [ "$(wc -l <{tmp_path}/log)" = 1 ] || printf "%s" "$0"'
+    process = job.start(
+        source=packed, mount=["sh", "-c", reads, plans.CANARY_TEXT], more=["--once", "a", "--reader", "4"]
+    )
+    assert answer(process) == (0, "")
+    assert (tmp_path / "log").read_text().split() == ["rootfs", "image.sqfs"]
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("short_grace")
 def test_a_squashfs_file_is_taken_to_the_node_and_held_mounted(job, tmp_path):
     """With a stand-in for what mounts: it becomes its words but for the file, as ch-run does in the container."""
     squashed = tmp_path / "image.sqfs"
