@@ -63,9 +63,12 @@ PATHS = (
 
 #: Commands that job.sh calls on every node; people do not call them.
 FOR_JOBS = ("probe", "result", "stage", "shield", "start", "again", "keep", "inside", "jupyter")
-#: These commands, and those that push calls.
-INTERNAL = dict(dict.fromkeys(FOR_JOBS, "site.steps"), known="site.transfers", take="site.transfers",
-                notebook="site.jobs")  # fmt: skip
+#: These commands, and those that push and deploy call.
+INTERNAL = {
+    **dict.fromkeys(FOR_JOBS, "site.steps"),
+    **dict.fromkeys(("known", "take", "ahead"), "site.transfers"),
+    "notebook": "site.jobs",
+}
 
 
 def main(argv: Optional[List[str]] = None) -> int:

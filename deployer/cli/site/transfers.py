@@ -27,6 +27,10 @@ def add_parsers(subparsers: Any) -> None:
     text = "print what `known` does, and install the parts from standard input while they arrive; called by push"
     command = common.add_store_command(subparsers, "take", _take, text)
     command.add_argument("digest", metavar="DIGEST")
+    common.add(command, "--ahead", "TOKEN", "use the parts that `ahead TOKEN` has taken")
+    text = "print what is here, and take parts of a bundle that is still being packed; called by deploy"
+    command = common.add_store_command(subparsers, "ahead", _ahead, text)
+    command.add_argument("token", metavar="TOKEN")
 
 
 def _receipt(args: argparse.Namespace) -> None:
@@ -64,7 +68,8 @@ def _take(args: argparse.Namespace) -> int:
     files.enlarge_pipe(sys.stdin.fileno())
     where = store.locate(args.root)
     incoming.remove_stale(where)
-    answer = _about(where, args.digest)
+    came = incoming.adopted(where, args.ahead, args.digest) if args.ahead else []
+    answer = {**_about(where, args.digest), "came": " ".join(part.name for part in came)}
     terminal.show_json(answer, mark=dialogue.ANSWER)
     if answer["folder"]:
         terminal.show_json(answer)
@@ -81,6 +86,14 @@ def _take(args: argparse.Namespace) -> int:
         show_received(lambda meter: arriving.take(stream, where, args.digest, meter, late), where, args.json)
         sys.stdout.flush()
         return _then(args)
+
+
+def _ahead(args: argparse.Namespace) -> None:
+    files.enlarge_pipe(sys.stdin.fileno())
+    where = store.locate(args.root)
+    terminal.show_json(_about(where, args.token), mark=dialogue.ANSWER)
+    incoming.take_ahead(sys.stdin.buffer, where, args.token)
+    terminal.show_json({})
 
 
 def _then(args: argparse.Namespace) -> int:

@@ -20,7 +20,7 @@ from deployer.connected.bundle.contents import Contents
 from deployer.connected.bundle.layer import codecs, known_layers, overlays
 from deployer.connected.bundle.layer.framecache import FrameCache
 from deployer.connected.bundle.layer.known_layers import DamagedLayer, KnownLayer
-from deployer.connected.bundle.layer.layer_source import LayerSources
+from deployer.connected.bundle.layer.layer_source import LayerSources, ReadLayer
 from deployer.connected.bundle.layer.renewed import renewed
 from deployer.connected.bundle.pyz import make_pyz, vendored
 from deployer.connected.bundle.seal import BundleWriter
@@ -113,6 +113,7 @@ def pack(
     checking: Checking = USUAL,
     say: Callable[[str], None] = _logger.info,
     own: bool = False,
+    follow: Callable[[BundleWriter], None] | None = None,
 ) -> Packed:
     """Write a bundle with a plan for each partition of each profile, including the verdict from ``check``.
 
@@ -129,6 +130,7 @@ def pack(
         say: receives the steps of making the kit, and a warning for each part that is left out.
         own: ``output`` is a file in deployer's own cache, which nobody else changes. If it already has the layer, the
             layer is not read, and only what follows it is written. After an error the file is removed.
+        follow: receives the writer before a layer that is not known is written.
 
     Raises:
         UsageError: the contents cannot be packed, or ``output`` is a folder.
@@ -144,7 +146,7 @@ def pack(
         raise UsageError(f"{contents.name} holds only data, which needs no plan", "leave out --site")
     files.reap_parts(str(output))
     write = functools.partial(
-        _packed, contents, profiles, output, codecs.codec(codec), cache, changes, checking, say, own
+        _packed, contents, profiles, output, codecs.codec(codec), cache, changes, checking, say, own, follow
     )
     with _busy():
         try:
@@ -178,6 +180,7 @@ def _packed(
     checking: Checking,
     say: Callable[[str], None],
     own: bool,
+    follow: Callable[[BundleWriter], None] | None,
     may_know: bool,
 ) -> Packed:
     """Write a bundle, as ``pack`` describes.
@@ -227,6 +230,8 @@ def _packed(
                 else:
                     stream.write(before)
                 writer = BundleWriter.after(stream, front.members, front.segments)
+                if follow and isinstance(source, ReadLayer):
+                    follow(writer)
                 layer = source.write(writer)
                 manifest = _write(writer, contents, layer, settings, folders, codec)._replace(mount_points=lacking)
                 layer = _write_sbom(writer, contents, layer)

@@ -39,6 +39,10 @@ class BundleWriter:
         writer._offset = stream.tell()
         return writer
 
+    def fileno(self) -> int:
+        """Return the descriptor of the file."""
+        return self._stream.fileno()
+
     def member(self, name: str, data: bytes, mode: int = 0o644) -> None:
         """Append a member. Members over 8 MiB have several segments."""
         pieces = (data[start : start + _DATA_SEGMENT] for start in range(0, len(data), _DATA_SEGMENT))

@@ -18,6 +18,7 @@ from deployer.connected.bundle.contents import Contents
 from deployer.connected.deploy import last_deploy, packing
 from deployer.connected.deploy.packing import DeployRequest, DeployStage, PackedBundle, Packing, megabytes
 from deployer.connected.image.definition.definition import load
+from deployer.connected.transfer.ahead import Ahead
 from deployer.connected.transfer.published import profile_of
 from deployer.connected.transfer.remote import Remote
 from deployer.connected.transfer.submission import Submission, status_of
@@ -84,6 +85,7 @@ class Deploy(Packing):
         self._connection: Future[Remote] | None = None
         self.submitting = False
         self._asking: Submission | None = None
+        self._ahead: Ahead | None = None
         self._label = f"{self.definition.name}:{self.definition.version}"
 
     def __enter__(self) -> "Deploy":
@@ -113,7 +115,11 @@ class Deploy(Packing):
             if not connection.done():
                 remote.give_up()
 
-        # Reverse order at the end: end_login, then the worker ends, then the connection is closed.
+        if not self.profile.login.inbox:
+            self._ahead = Ahead(lambda: self.remote)
+            self._follow = self._ahead.follow
+            self._cleanup.callback(self._ahead.stop)
+        # Reverse order at the end: end_login, then the worker ends, then the connection is closed, then what is ahead.
         self._cleanup.push(remote)
         worker = self._cleanup.enter_context(ThreadPoolExecutor(1, "connect"))
         self._connection = connection = worker.submit(connected)
@@ -212,8 +218,14 @@ class Deploy(Packing):
             self._installed(packed, pushed, end)
             end = self._begin(packing.RUN)
 
+        ahead = self._ahead.finish() if self._ahead else ""
         options = self._push_options()._replace(
-            packed=packed.digest, then=submission, handed_over=handed_over, installed=installed, hear=self._say
+            ahead=ahead,
+            packed=packed.digest,
+            then=submission,
+            handed_over=handed_over,
+            installed=installed,
+            hear=self._say,
         )
         with self._forgotten_if_refused(packed), self._forgotten_if_damaged(packed.path, pushing.DamagedBundle):
             pushed = pushing.push(packed.path, self.profile, self._request.ssh_config, options, remote)

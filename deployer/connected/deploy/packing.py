@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from deployer.connected.bundle import architectures
 from deployer.connected.bundle.contents import Contents
+from deployer.connected.bundle.seal import BundleWriter
 from deployer.connected.check.checking import Checking
 from deployer.connected.deploy import last_deploy
 from deployer.connected.deploy.last_deploy import LastDeploy
@@ -118,6 +119,7 @@ class Packing:
         self.stages: list[DeployStage] = []
         [self.definition, *_] = architectures.definitions(definition, [], [site] if site else [])
         self._sites = [site] if site else []
+        self._follow: Callable[[BundleWriter], None] | None = None
         self._bundle = request.output or bundle_of(self.definition, site)
 
     def bundle(self) -> Path:
@@ -209,7 +211,10 @@ class Packing:
         cache = framecache.default_folder()
         with caches.in_use():
             own = request.output is None
-            packed = pack.pack(contents, sites, path, cache=cache, checking=checking, say=self._say, own=own)
+            follow = self._follow
+            packed = pack.pack(
+                contents, sites, path, cache=cache, checking=checking, say=self._say, own=own, follow=follow
+            )
         if inputs_now() != inputs:  # a file changed, so the packed content is uncertain
             inputs = ""  # so the next deploy packs again
         self._sign(path)

@@ -28,7 +28,7 @@ from deployer.contract.base.errors import DeployerError, IntegrityError, Refused
 from deployer.contract.base.json_records import Fields
 from deployer.contract.base.text import counted
 from deployer.contract.bundle import delta, plan_update
-from deployer.contract.bundle.delta import HeldSegments
+from deployer.contract.bundle.delta import HeldSegments, Part
 from deployer.contract.bundle.manifest import PLANS_PREFIX, Manifest
 from deployer.contract.bundle.scan import ON_MEDIUM
 from deployer.contract.rules.verdict import REFUSE, Checked
@@ -55,6 +55,7 @@ class PushOptions(NamedTuple):
         without_plan: send a bundle without a plan for the site. ``run`` cannot use it there.
         judged: the caller has just checked the bundle's plans.
         job: the job to run, which alone is checked; None: any job.
+        ahead: the token of ``Ahead`` with which parts were sent before; empty: none.
         packed: the digest of the bundle that the caller packed. Only this bundle is sent, and only the sent segments
             are verified here. Empty: the whole bundle is verified.
         then: a command of the site's deployer to run in the same process after the install; empty: none.
@@ -72,6 +73,7 @@ class PushOptions(NamedTuple):
     without_plan: bool = False
     judged: bool = False
     job: str | None = None
+    ahead: str = ""
     packed: str = ""
     then: Sequence[str] = ()
     handed_over: Callable[[], None] = lambda: None
@@ -276,7 +278,8 @@ def _sent(stream: IO[bytes], bundle: Verification, remote: Remote, options: Push
     sending = _Sending(stream, bundle, remote, options)
     with ExitStack() as shown, _named(bundle):
         tell = sending.watched(shown)
-        words, then = ["take", bundle.digest], options.then
+        words = ["take", bundle.digest, *(["--ahead", options.ahead] if options.ahead else [])]
+        then = options.then
         later = sending.answered if then else None
         answer = remote.converse(words, sending.pieces, _INSTALL_SECONDS, tell, then, later, options.hear)
     return sending.installed._replace(then=answer) if then and sending.installed else sending.pushed(answer)
@@ -304,6 +307,10 @@ def _offered(
     if folder:
         return done, None
     held = frozenset() if options.full else delta.read_held(known.text("held"))
+    came = [
+        place for name in (known.maybe_text("came") or "").split() if isinstance(place := delta.read_name(name), Part)
+    ]
+    held |= {delta.prefix(segment.sha256) for segment in delta.inside(bundle.manifest.segments, came)}
     shipment = shipment_for(stream, bundle.seal, bundle.manifest, held)
     if options.packed:
         _verify_parts(bundle, shipment)
@@ -313,7 +320,8 @@ def _offered(
         where, has = f"{remote.host}:{remote.workspace}", f"{free / 1e6:.1f} MB free"
         hint = "free some space (`deployer gc --site SITE`), or set another workspace in the site profile"
         raise SpaceError(f"{where} has {has}; bundle and image need {need / 1e6:.1f} MB", hint)
-    return done._replace(sent=shipment.size, parts=len(shipment.parts)), shipment
+    sent, parts = shipment.size + sum(part.size for part in came), len(shipment.parts) + len(came)
+    return done._replace(sent=sent, parts=parts), shipment
 
 
 class _Sending:

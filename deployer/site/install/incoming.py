@@ -273,6 +273,27 @@ def take(stream: IO[bytes], store: Store, digest: str, share: float = math.inf) 
     return True
 
 
+def take_ahead(stream: IO[bytes], store: Store, token: str) -> None:
+    """Take parts of a bundle whose digest is not known yet, as ``take`` does. After an error, none is kept."""
+    try:
+        take(stream, store, token)
+    except DeployerError:
+        discard(store, token)
+        raise
+
+
+def adopted(store: Store, token: str, digest: str) -> List[Part]:
+    """Move the parts that came ahead to the folder of their bundle, and return them."""
+    came, target = folder_of(store, token), folder_of(store, digest)
+    parts = parts_in(came)
+    with files.errors_named("move " + came):
+        os.makedirs(target, exist_ok=True)
+        for part in parts:
+            os.rename(os.path.join(came, part.name), os.path.join(target, part.name))
+    discard(store, token)
+    return parts
+
+
 class Announced(NamedTuple):
     """The header of the next item on a stream.
 
