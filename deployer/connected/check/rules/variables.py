@@ -7,18 +7,18 @@ or a component but has no row is reported as unknown; all other variables only t
 
 import posixpath
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from deployer.connected.check.rules.case import MISSING_FACTS, Case
+from deployer.connected.ground import own_data
 from deployer.connected.linker.jobs import LinkedJob
 from deployer.connected.linker.process import Process
 from deployer.connected.linker.starts.words import UnknownWord
 from deployer.contract.rules.findings import ERROR, Finding
 from deployer.contract.site.plan import ABIS, NO_MPI, OPENMPI
 
-INTEL, MPICH, OPEN = ("intel",), ("mpich",), ("openmpi",)
-_ALL = tuple(ABIS)
 _UCX = "libucp.so.0"
 #: mpi4py's modules, and its other names for MPI implementations.
 _OF_MPI4PY, _ALIASES = re.compile(r"/mpi4py/MPI\.(mpich|openmpi)\."), {"mpich": "impi"}
@@ -48,7 +48,7 @@ class Meaning(NamedTuple):
     """
 
     name: str
-    families: tuple[str, ...]
+    families: Sequence[str]
     value: str
     when: str = ""
     text: str = ""
@@ -119,62 +119,8 @@ _CONDITIONS: Mapping[str, Callable[[str, Use], bool | None]] = {
     "no-abi": lambda _, use: "MPI4PY_MPIABI" not in use.process.environment,
     "horovod": lambda _, use: any("/horovod/" in user.path for user in use.process.users),
 }
-_IN_NODE = "only memory of a node is used, so ranks on different nodes cannot reach each other"
-_LOOPBACK = "this interface leads to no other node"
-_NOT_THERE = "MPI_Init ends with an error if the library and the nodes do not have what it names"
-_REMOVED = "this release of Open MPI no longer has such a component, so MPI_Init fails"
-_NETWORK_OF_UCX = "without InfiniBand it is not used unless OMPI_MCA_pml_ucx_tls is any, so MPI_Init fails"
-_UCX_IN_NODE = r"((self|sm|shm|mm|posix|sysv|cma|knem|xpmem|cuda|cuda_copy|cuda_ipc)(,|$))+"
-_PSM2 = "Intel's PSM2 Programmer's Guide"
-_NOT_LOCAL = r"(?!((lo|docker|virbr|127\.)[^,]*(,|$))+$).*"
-
 #: The first row whose name, family, value and conditions match applies.
-TABLE = (
-    Meaning("I_MPI_FABRICS", INTEL, "(?i:shm)", "several", _IN_NODE),
-    Meaning("I_MPI_OFI_LIBRARY", INTEL, "/.*", "absent", "the container lacks this library: MPI_Init fails"),
-    Meaning("(I_MPI_OFI|FI)_PROVIDER", INTEL, "shm", "several", _IN_NODE),
-    Meaning("FI_PROVIDER", MPICH, "shm", "several ofi", _IN_NODE),
-    Meaning("FI_PROVIDER", INTEL + MPICH, r"\^(.*,)?tcp.*", "maybe several ofi slow", _IN_NODE),
-    Meaning("I_MPI_(FABRICS|OFI_LIBRARY|OFI_PROVIDER)|FI_PROVIDER(_PATH)?", _ALL, ".*"),  # see fabric.provider
-    Meaning("I_MPI_(PMI|PMI_LIBRARY|OFI_LIBRARY_INTERNAL|DEVICE|FABRICS_LIST|TMI_PROVIDER|HYDRA_.*)", INTEL, ".*"),
-    Meaning("FI_TCP_IFACE", INTEL, "lo", "several tcp", _LOOPBACK),
-    Meaning("FI_TCP_IFACE", INTEL + MPICH + OPEN, ".*"),
-    Meaning("(MPIR_CVAR|MPICH)_CH4_NETMOD", MPICH, "(?!ofi$).*", "no-module", _NOT_THERE),
-    Meaning("(MPIR_CVAR|MPICH)_(CH4_NETMOD|OFI_USE_PROVIDER)", INTEL + MPICH, ".*"),
-    Meaning("UCX_TLS", MPICH + OPEN, _UCX_IN_NODE, "several ucx", _IN_NODE),
-    Meaning("UCX_TLS", MPICH + OPEN, r"\^(.*,)?tcp.*|(?!\^)(?!.*\b(tcp|all)\b).*", "maybe several ucx no-infiniband",
-            "the transports that remain need InfiniBand or RoCE"),
-    Meaning("UCX_NET_DEVICES", MPICH + OPEN, r"lo", "several ucx", _LOOPBACK),
-    Meaning("UCX_NET_DEVICES", MPICH + OPEN, r"(?!all$).*", "several ucx unlisted", _NOT_THERE),
-    Meaning("UCX_(TLS|NET_DEVICES)", MPICH + OPEN, ".*"),
-    Meaning("OMPI_MCA_btl", OPEN, r"\^(.*,)?tcp(,.*)?", "several btl", _IN_NODE),
-    Meaning("OMPI_MCA_btl", OPEN, r"\^.*"),
-    Meaning("OMPI_MCA_btl", OPEN, r"(.*,)?openib(,.*)?", "btl 5", _REMOVED),
-    Meaning("OMPI_MCA_btl", OPEN, r"(.*,)?sm(,.*)?", "btl 4", _REMOVED),
-    Meaning("OMPI_MCA_btl", OPEN, r"(?!(.*,)?self(,|$)).*", "btl", "without self MPI_Init ends with an error"),
-    Meaning("OMPI_MCA_btl", OPEN, r"((self|sm|vader|smcuda)(,|$))+", "several btl", _IN_NODE),
-    Meaning("OMPI_MCA_btl", OPEN, r"((self|sm|vader|smcuda|tcp|openib|ofi|usnic|ugni|uct)(,|$))+"),
-    Meaning("OMPI_MCA_btl", OPEN, ".*", "maybe btl", _NOT_THERE),
-    Meaning("OMPI_MCA_pml", OPEN, "ucx.*", "no-ucx", "the library was built without UCX, so MPI_Init fails"),
-    Meaning("OMPI_MCA_pml", OPEN, "ucx.*", "no-ucx-network", _NETWORK_OF_UCX),
-    Meaning("OMPI_MCA_pml", OPEN, r"cm.*|\^(.*,)?ob1.*", "slow", "it sends by no Ethernet, so MPI_Init fails"),
-    Meaning("OMPI_MCA_pml", OPEN, r"(ucx|cm|ob1|\^).*"),
-    Meaning("OMPI_MCA_btl_tcp_if_include", OPEN, r"lo|127\..*", "several btl", _LOOPBACK),
-    Meaning("OMPI_MCA_btl_tcp_if_include", OPEN, ".*", "several btl unlisted", _NOT_THERE),
-    Meaning("OMPI_MCA_btl_tcp_if_exclude", OPEN, _NOT_LOCAL, "maybe several btl", "nodes may have no other network"),
-    Meaning("OMPI_MCA_btl_tcp_if_(in|ex)clude", OPEN, ".*"),
-    Meaning("OMPI_MCA_(mtl|osc|plm|ess|oob|rmaps|topo|smsc|io|op)|PRTE_MCA_.*", OPEN, ".*"),
-    Meaning("PMIX_MCA_(gds|psec)", OPEN, r"hash|native|\^.*"),
-    Meaning("OMPI_MCA_(coll|shmem)", OPEN, r"\^.*"),
-    Meaning("OMPI_MCA_(pml|pmix|coll|shmem)|PMIX_MCA_[a-z]+", OPEN, ".*", "maybe", _NOT_THERE),
-    Meaning("MPI4PY_MPIABI", _ALL, ".*", "other-family", "mpi4py loads its module for another MPI",
-            "mpi4py 4.1.2, _mpiabi.py"),
-    Meaning("MPI4PY_LIBMPI", _ALL, ".*", "maybe no-abi", _NOT_THERE, "mpi4py 4.1.2, _mpiabi.py"),
-    Meaning("HOROVOD_(CONTROLLER|CPU_OPERATIONS)", _ALL, "(?!(?i:mpi)$).*", "maybe horovod", _NOT_THERE,
-            "horovod.readthedocs.io, Installation Guide"),
-    Meaning("PSM2_DEVICES", _ALL, "(self|shm)(,(self|shm))*", "several psm2", _IN_NODE, _PSM2),
-    Meaning("PSM2_DEVICES", _ALL, ".*", source=_PSM2),
-)  # fmt: skip
+TABLE = tuple(Meaning(**row) for row in own_data.load_yaml(Path(__file__).with_suffix(".yaml"))["rows"])
 
 #: For each family: the prefixes of variables that its MPI reads; then the parts of names that select something.
 _READS = {"intel": r"I_MPI_|FI_|PSM2_", "openmpi": r"(OMPI|PMIX)_MCA_|UCX_|FI_|PSM2_"}

@@ -12,97 +12,14 @@ import re
 import struct
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
+from deployer.connected.ground import own_data
 from deployer.connected.linker.code.steps import BRANCH, CALL, END, JUMP, POINTER, CodeStep
 
 _EXCLUSIVE, _GUARDED, _NEON = "exclusive", "guarded", "neon"
 #: Masks and values of words, with their set. The first match counts; "" is part of ARMv8.0.
-_TABLE: tuple[tuple[int, int, str], ...] = (
-    (0x3FA07C00, 0x08A07C00, "atomics"),  # CAS
-    (0xBFA07C00, 0x08207C00, "atomics"),  # CASP
-    (0x3FFFFC00, 0x38BFC000, "lrcpc"),  # LDAPR
-    (0x3F208C00, 0x38200000, "atomics"),  # LDADD, LDCLR, ...
-    (0x3F20FC00, 0x38208000, "atomics"),  # SWP
-    (0xFFFFFBFF, 0xD65F0BFF, "paca"),  # RETAA; the hints PACIASP and AUTIASP do nothing on older processors
-    (0xFEDFF800, 0xD61F0800, "paca"),  # BRAA, BLRAA
-    (0xFF200400, 0xF8200400, "paca"),  # LDRAA
-    (0xFFFFFC00, 0x1E7E0000, "jscvt"),  # FJCVTZS
-    (0xFFFFFC00, 0x1E634000, "bf16"),  # BFCVT
-    (0xFFFE7C00, 0x1EE24000, ""),  # FCVT from half precision
-    (0xFF800000, 0x1F000000, ""),  # FMADD
-    (0x5FE00000, 0x1EC00000, "fphp"),  # conversions from and to fixed-point
-    (0x5FE00000, 0x1EE00000, "fphp"),  # arithmetic with halves
-    (0xFFC00000, 0x1FC00000, "fphp"),  # FMADD with halves
-    (0xBFE0FC00, 0x2E40FC00, "bf16"),  # BFDOT
-    (0xFFE0FC00, 0x6E40EC00, "bf16"),  # BFMMLA
-    (0xBFE0FC00, 0x2EC0FC00, "bf16"),  # BFMLAL
-    (0xBFFFFC00, 0x0EA16800, "bf16"),  # BFCVTN
-    (0xBFC0F400, 0x0F40F000, "bf16"),  # BFDOT, by element
-    (0xBFC0F400, 0x0FC0F000, "bf16"),  # BFMLAL, by element
-    (0xDFE0FC00, 0x4E80A400, "i8mm"),  # SMMLA, UMMLA
-    (0xFFE0FC00, 0x4E80AC00, "i8mm"),  # USMMLA
-    (0xBFE0FC00, 0x0E809C00, "i8mm"),  # USDOT
-    (0xBF40F400, 0x0F00F000, "i8mm"),  # SUDOT, USDOT, by element
-    (0x9FE0FC00, 0x0E809400, "asimddp"),  # SDOT, UDOT
-    (0x9FC0F400, 0x0F80E000, "asimddp"),  # the same by element
-    (0xBF60FC00, 0x0E20EC00, "asimdfhm"),  # FMLAL, FMLSL
-    (0xBF60FC00, 0x2E20CC00, "asimdfhm"),
-    (0xBFC0B400, 0x0F800000, "asimdfhm"),  # by element
-    (0xBFC0B400, 0x2F808000, "asimdfhm"),
-    (0xBF20F400, 0x2E008400, "asimdrdm"),  # SQRDMLAH, SQRDMLSH
-    (0xFF20F400, 0x7E008400, "asimdrdm"),
-    (0xAF00D400, 0x2F00D000, "asimdrdm"),  # by element
-    (0xBF20E400, 0x2E00C400, "fcma"),  # FCMLA
-    (0xBF20EC00, 0x2E00E400, "fcma"),  # FCADD
-    (0xBF009400, 0x2F001000, "fcma"),  # by element
-    (0x9F60C400, 0x0E400400, "asimdhp"),  # three vectors
-    (0xDF60C400, 0x5E400400, "asimdhp"),
-    (0x9F7E0C00, 0x0E780800, "asimdhp"),  # two vectors
-    (0xDF7E0C00, 0x5E780800, "asimdhp"),
-    (0xBF7FCC00, 0x0E30C800, "asimdhp"),  # across lanes
-    (0xFF7FCC00, 0x5E30C800, "asimdhp"),
-    (0x8FC0B400, 0x0F001000, "asimdhp"),  # FMLA, FMLS, by element
-    (0x8FC0F400, 0x0F009000, "asimdhp"),  # FMUL, FMULX, by element
-    (0xBFF8FC00, 0x0F00FC00, "asimdhp"),  # FMOV of a constant
-    (0x8F70EC00, 0x0F10E400, "asimdhp"),  # SCVTF, UCVTF with fixed point
-    (0x8F70FC00, 0x0F10FC00, "asimdhp"),  # FCVTZ with fixed point
-    (0xFFC08000, 0xCE000000, "sha3"),  # EOR3, BCAX
-    (0xFFE00000, 0xCE800000, "sha3"),  # XAR
-    (0xFFE0FC00, 0xCE608C00, "sha3"),  # RAX1
-    (0xFF80F800, 0x44800000, "sve"),  # SDOT, UDOT
-    (0xFFE0FC00, 0x44807800, "i8mm"),  # USDOT
-    (0xFFE0F800, 0x44A01800, "i8mm"),  # USDOT, SUDOT, by element
-    (0xFF20FC00, 0x45009800, "i8mm"),  # SMMLA, UMMLA, USMMLA
-    (0xFFE0FC00, 0x64608000, "bf16"),  # BFDOT
-    (0xFFE0FC00, 0x64604000, "bf16"),  # the same by element
-    (0xFFE0FC00, 0x6460E400, "bf16"),  # BFMMLA
-    (0xFFE0F800, 0x64E08000, "bf16"),  # BFMLAL
-    (0xFFE0F000, 0x64E04000, "bf16"),  # the same by element
-    (0xFFFFE000, 0x658AA000, "bf16"),  # BFCVT
-    (0xFFFFE000, 0x648AA000, "bf16"),  # BFCVTNT
-    (0xFE000000, 0x44000000, "sve2"),
-    (0xFF3EE000, 0x04068000, "sve2"),  # SQSHL
-    (0xFF3CE000, 0x040C8000, "sve2"),  # SRSHR
-    (0xFF20E000, 0x04206000, "sve2"),  # MUL without predicate
-    (0xFF20F800, 0x04203800, "sve2"),  # EOR3, BSL
-    (0xFF20FC00, 0x04203400, "sve2"),  # XAR
-    (0xFFE0E000, 0x05600000, "sve2"),  # EXT of two registers
-    (0xFF3FE000, 0x052D8000, "sve2"),  # SPLICE of two registers
-    (0xFF20F800, 0x05202800, "sve2"),  # TBL of two registers, TBX
-    (0xFF20E400, 0x25200000, "sve2"),  # WHILEGE
-    (0xFF20FC00, 0x25203000, "sve2"),  # WHILEWR
-    (0xFF38E000, 0x64108000, "sve2"),  # FADDP
-    (0xFF38E000, 0x6408A000, "sve2"),  # FCVTNT, FCVTLT
-    (0xFFE0D800, 0x64A08000, "sve2"),  # FMLALB
-    (0xFFE0D000, 0x64A04000, "sve2"),  # the same by element
-    (0xFFF9E000, 0x6518A000, "sve2"),  # FLOGB
-    (0xFFFFE000, 0x650AA000, "sve2"),  # FCVTX
-    (0xFF30FC00, 0x0420E000, ""),  # CNTD: every unwinder of libgcc has it, for programs with SVE
-    (0xFFFFF800, 0x04BF5000, ""),  # RDVL
-    (0x1E000000, 0x04000000, "sve"),
-    (0x3FA00000, 0x08000000, _EXCLUSIVE),
-    (0x9E000000, 0x0E000000, _NEON),
-)
+_TABLE: list[tuple[int, int, str]] = own_data.load_yaml(Path(__file__).with_suffix(".yaml"))
 
 #: The rows that words with each first byte can match.
 _ROWS = [[row for row in _TABLE if not (row[1] ^ top << 24) & row[0] & 0xFF000000] for top in range(256)]
