@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Sequence
+from pathlib import Path
 
 from deployer.connected.bundle.pyz import make_pyz
 from deployer.connected.bundle.shipment import ENCRYPTED_FILE, SUMS, Shipment, on_disk, split
@@ -13,29 +14,7 @@ from deployer.system import age, process
 
 _log = logging.getLogger("deployer.media")
 
-_TEXT = """\
-{label}, a bundle of deployer in {parts}
-digest {digest}
-{which}
-Copy this folder to a login node of the site, which needs Python 3.6 or later. In the copy:
-
-  1. Check that the copy is complete: each line ends with OK.
-     sha256sum -c {sums}
-  2. Install the bundle. ROOT is {root}; {space} MB must be free there.
-     python3 deployer.pyz receive . --root ROOT
-  3. {use}
-
-To see what is in it: python3 deployer.pyz inspect .
-If another person made it, compare the digest by phone or on paper: `receive` prints it again.
-"""
-_ENCRYPTED_TEXT = """\
-Encrypted files, for the owner of a certain key only.
-{which}
-Copy this folder to a login node of the site, which needs Python 3.6 or later{needs}. In the copy:
-
-     sha256sum -c {sums}  # each line ends with OK{before}
-     python3 deployer.pyz receive . --root ROOT --identity KEY{age}  # ROOT: a folder that all nodes share
-"""
+_TEXT, _ENCRYPTED_TEXT = (Path(__file__).with_name(name) for name in ("medium.txt", "encrypted-medium.txt"))
 #: Bytes on each medium for README.txt, SHA256SUMS and the file system itself.
 _SPARE = 2 * 1024 * 1024
 #: Bytes on disk for each file beyond its size: half a 4 KiB block on average, as in `receive`.
@@ -63,7 +42,7 @@ def readme(
     run = _RUN.format(label=label, others=others, command=command)
     end = shipment.ending.end
     space = end + (max(end, manifest.unpacked) if mark else manifest.unpacked) + manifest.image.entries * _HALF_BLOCK
-    return _TEXT.format(
+    return _TEXT.read_text().format(
         label=label,
         parts=f"{counted(len(shipment.parts), 'part')}, {shipment.size / 1e6:.1f} MB",
         digest=digest,
@@ -79,7 +58,7 @@ def encrypted_readme(mark: str, has_age: bool) -> str:
     """Return the text of README.txt on an encrypted medium, which may have age too. It does not name the bundle."""
     words = ("", "\n     chmod u+x age", " --age ./age") if has_age else (" and the program age", "", "")
     needs, before, program = words
-    return _ENCRYPTED_TEXT.format(which=_which(mark), sums=SUMS, needs=needs, before=before, age=program)
+    return _ENCRYPTED_TEXT.read_text().format(which=_which(mark), sums=SUMS, needs=needs, before=before, age=program)
 
 
 def age_itself(architecture: str) -> dict[str, bytes]:

@@ -11,7 +11,8 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from secrets import token_hex
+from typing import IO, TYPE_CHECKING, NamedTuple
 
 import zstandard
 
@@ -21,11 +22,11 @@ from deployer.connected.bundle.layer import codecs, known_layers, overlays
 from deployer.connected.bundle.layer.framecache import FrameCache
 from deployer.connected.bundle.layer.known_layers import DamagedLayer, KnownLayer
 from deployer.connected.bundle.layer.layer_source import LayerSources, ReadLayer
-from deployer.connected.bundle.layer.renewed import renewed
 from deployer.connected.bundle.pyz import make_pyz, vendored
 from deployer.connected.bundle.seal import BundleWriter
 from deployer.connected.check.checking import USUAL, Checking
 from deployer.connected.ground import progress
+from deployer.connected.ground.locked_folder import lock
 from deployer.connected.ground.scratch import Scratch
 from deployer.connected.image import lint
 from deployer.connected.image.lint import secrets
@@ -213,7 +214,7 @@ def _packed(
         front.member(oci.LAYOUT_FILE, oci.LAYOUT)
         before = in_memory.getvalue()
         standing = source.end_in(output, before) if own else 0
-        with renewed(output, standing) if standing else files.published(str(output)) as stream:
+        with _renewed(output, standing) if standing else files.published(str(output)) as stream:
             with files.errors_named(f"write {output}"):
                 settings = imageconfig.checked(source.config)
                 if settings.dropped:
@@ -249,6 +250,37 @@ def _packed(
                 files.write_text(str(changes), "".join(lines))
         sources.keep(layer, digest.rpartition(":")[2])
         return Packed(output, digest, output.stat().st_size, manifest, source.reused, plans)
+
+
+@contextmanager
+def _renewed(path: Path, size: int) -> Iterator[IO[bytes]]:
+    """Yield the file ``path``, cut to its first ``size`` bytes, for reading and writing. An error removes it.
+
+    It is a file in deployer's own cache. As with ``files.published``, the file gets its name only when complete. Until
+    then it has a temporary name, which ``files.reap_parts`` removes if this process is killed.
+
+    Raises:
+        UsageError: another process is writing it.
+    """
+    temporary = path.with_name(f".{path.name}.{token_hex(4)}.part")
+    with files.errors_named(f"write {path}"):
+        stream = open(os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC), "r+b")
+    with stream:
+        try:
+            lock(stream)
+        except BlockingIOError:
+            raise UsageError(f"another process writes {path}", "wait until it has ended") from None
+        try:
+            with files.errors_named(f"write {path}"):
+                os.rename(path, temporary)
+                stream.truncate(size)
+                yield stream
+                stream.flush()
+                os.fsync(stream.fileno())
+                os.replace(temporary, path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
 
 
 def _with_families(contents: Contents, sources: LayerSources, say: Callable[[str], None]) -> Contents:

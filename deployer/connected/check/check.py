@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from deployer.connected.check import kit_files
 from deployer.connected.check.checking import USUAL, Checking
 from deployer.connected.check.rules import (
     command,
@@ -226,7 +225,7 @@ def check_plan(bundle: Bundle, profile: Profile, plan: Plan, how: Checking = USU
     image_for, node_is = cpu.machines(place, manifest)
     captured = bool(host) or not plan.mpi
     linked_jobs = jobs.link(manifest, plan, files, overlays, host) if image_for == node_is else jobs.unlinked(manifest)
-    of_kit = list(kit_files.foreign(bundle, plan.partition, node_is))
+    of_kit = list(cpu.kit(bundle, plan.partition, node_is))
     findings = {}
     for linked in linked_jobs:
         own = manifest._replace(jobs=[linked.job] if linked.job else [])

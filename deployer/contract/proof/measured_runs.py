@@ -10,6 +10,7 @@ results is read: ``epochs`` with ``seconds``, and ``iterations`` of one rank.
 
 import csv
 import math
+import statistics
 from collections import OrderedDict
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, TypeVar
 
@@ -17,12 +18,16 @@ from deployer.contract.base import json_records, records
 from deployer.contract.base.errors import UsageError
 from deployer.contract.base.json_records import Fields, Record
 from deployer.contract.base.text import printable
-from deployer.contract.proof import interval
 from deployer.contract.site.plan import NATIVE
 
 SCHEMA = "report"
 
 _T = TypeVar("_T")
+
+#: Quantiles of Student's t for 95 %, for 1 to 9 degrees of freedom. For more, the coefficients of an expansion that is
+#: exact to four decimals (Abramowitz and Stegun, 26.7.5).
+_QUANTILES = (12.706205, 4.302653, 3.182446, 2.776445, 2.570582, 2.446912, 2.364624, 2.306004, 2.262157)
+_SERIES = (1.959964, 2.372271, 2.822499, 2.55585, 1.589534)
 
 #: The units of figures.
 SECONDS, IMAGES = "s/epoch", "images/s"
@@ -66,7 +71,7 @@ class Run(NamedTuple):
     @property
     def mean(self) -> float:
         """The mean of its figures."""
-        return interval.mean(self.values)
+        return mean(self.values)
 
     @property
     def slower_is_more(self) -> bool:
@@ -109,6 +114,25 @@ class Row(NamedTuple):
 
 
 # ------------------------------------------------------------------------------------------------ reading
+
+
+def mean(values: Sequence[float]) -> float:
+    """Return the mean of at least one value."""
+    return math.fsum(values) / len(values)
+
+
+def half_width(values: Sequence[float]) -> Optional[float]:
+    """Return half the width of the mean's 95 % interval, t s / sqrt(n); None for a single value."""
+    if len(values) < 2:
+        return None
+    return quantile(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
+
+
+def quantile(free: int) -> float:
+    """Return t such that 95 % of the distribution with ``free`` degrees of freedom lies between -t and t."""
+    if free <= len(_QUANTILES):
+        return _QUANTILES[free - 1]
+    return sum(coefficient / float(free) ** power for power, coefficient in enumerate(_SERIES))
 
 
 def of_result(result: Fields) -> Run:
@@ -213,9 +237,9 @@ def rows(runs: Sequence[Run]) -> List[Row]:
     for run in sorted(runs, key=_order):
         smallest = min(other.ranks for other in kinds[kind(run)])
         base = [other for other in kinds[kind(run)] if other.ranks == smallest]
-        efficiency = run.speed / run.ranks / interval.mean([other.speed / other.ranks for other in base])
+        efficiency = run.speed / run.ranks / mean([other.speed / other.ranks for other in base])
         without = [] if run.native else natives.get(_place(run), [])
-        of_native = run.speed / interval.mean([other.speed for other in without]) if without else None
+        of_native = run.speed / mean([other.speed for other in without]) if without else None
         in_order.append(Row(run, efficiency, of_native, base))
     return in_order
 
@@ -269,7 +293,7 @@ def lines(found: Sequence[Row], table: _Table) -> List[str]:
 
 def _cells(row: Row) -> List[str]:
     run = row.run
-    half = interval.half_width(run.values)
+    half = half_width(run.values)
     return [
         "%d" % run.nodes,
         "%d" % run.ranks,
@@ -327,7 +351,7 @@ def _computed(row: Row) -> Dict[str, Any]:
     return {
         "samples": len(values),
         "mean": row.run.mean,
-        "interval_95": interval.half_width(values),
+        "interval_95": half_width(values),
         "efficiency": row.efficiency,
         "container_to_native": row.of_native,
     }

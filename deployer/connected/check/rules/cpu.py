@@ -12,10 +12,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from deployer.connected.check.rules.case import CAPTURE, MISSING_FACTS, Case
 from deployer.connected.linker.code.instructions import BEYOND, Instructions
 from deployer.connected.linker.code.jemalloc import UNKNOWN
+from deployer.connected.linker.index import Bundle
 from deployer.connected.linker.process import Process
 from deployer.connected.site_profile.profile import Partition
-from deployer.contract.bundle.manifest import Manifest
-from deployer.contract.elf.machines import AARCH64, BY_OCI, X86_64, kernel_name
+from deployer.contract.bundle import sealed_file
+from deployer.contract.bundle.manifest import KIT_PREFIX, Manifest
+from deployer.contract.elf.machines import AARCH64, BY_OCI, X86_64, kernel_name, of_elf
 from deployer.contract.rules.findings import ERROR, WARNING, Finding
 
 #: The flags of each level, limited to the flags that a profile records (``site.capture.node.FLAGS``).
@@ -57,6 +59,22 @@ def machines(partition: Partition, manifest: Manifest) -> tuple[str, str]:
     """
     image = kernel_name(manifest.image.architecture)
     return image or partition.architecture or "", partition.architecture or image or ""
+
+
+def kit(bundle: Bundle, partition: str, node: str) -> Iterator[Finding]:
+    """node.architecture: a program or library of the kit is for another kind of processor than the nodes.
+
+    Args:
+        partition: the partition, for the message.
+        node: the processor of its nodes, by the kernel's name; empty: unknown.
+    """
+    manifest = bundle.manifest
+    for name, segments in sealed_file.contents(manifest.members, manifest.segments).items():
+        own = of_elf(bundle.read(segments[0])) if segments and name.startswith(KIT_PREFIX) else None
+        if own and node and own.kernel != node:
+            text = f"it is for {own.kernel}, and the nodes of {partition} are {node}"
+            yield Finding("node.architecture", ERROR, name, text, "pack the bundle again")
+            return  # the others are for the same
 
 
 def instructions(case: Case) -> Iterator[Finding]:

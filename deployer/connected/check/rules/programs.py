@@ -1,20 +1,29 @@
 """Rules for a job's programs. Each program is checked separately; a program that only may start refuses nothing."""
 
 import posixpath
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from deployer.connected.check.rules import opening, pmi
+from deployer.connected.check.rules import pmi
 from deployer.connected.check.rules.case import MISSING_FACTS, Case
 from deployer.connected.linker.jobs import LinkedJob
-from deployer.connected.linker.process import Process
+from deployer.connected.linker.process import Overlay, Process
 from deployer.contract.base.text import counted
 from deployer.contract.rules.findings import ERROR, NOTE, WARNING, Finding, errors
+from deployer.contract.site.plan import APP
 
 Rules = Sequence[Callable[[Process], Iterator[Finding]]]
 
 _SHOWN = 3
 #: Python packages whose ranks find each other without MPI: through MASTER_ADDR, or JAX's coordinator.
 _RENDEZVOUS = frozenset(("torch", "jax"))
+#: Words in Python source text that may open a library by name.
+_BY_NAME = re.compile(r"\b(?:ctypes|cffi|CDLL|dlopen|libmpi\w*)\b")
+#: Programs that load libraries as the user's script requires, which is not followed.
+_INTERPRETERS = re.compile(
+    r"^(?:julia|lua|luajit|R|Rscript|perl|ruby|node|java|guile|tclsh|octave|octave-cli|php|mono|dotnet|sbcl|racket|"
+    r"scilab|gap|sage|erl|ocaml|swipl|root)[0-9.-]*(?:\.exe)?$"
+)
 
 
 def of_job(linked: LinkedJob, case: Case, rules: Rules) -> Iterator[Finding]:
@@ -117,7 +126,7 @@ def _unused(linked: LinkedJob, case: Case) -> Iterator[Finding]:
         return
     remedy = "name a program that calls MPI in the job's command; accept it if the ranks do not need each other"
     for process in processes:
-        how = opening.may_open_mpi(process, case.overlays)
+        how = _may_open_mpi(process, case.overlays)
         if how:
             text = f"cannot tell whether {process.name} calls MPI, which no other program of the job does: {how}"
             yield Finding("mpi.unused", MISSING_FACTS, subject, text, remedy)
@@ -125,6 +134,35 @@ def _unused(linked: LinkedJob, case: Case) -> Iterator[Finding]:
     text = f"{_some([process.name for process in processes])} does not call MPI, as far as its files show: "
     text += f"each of the {counted(job.nodes * job.ranks_per_node, 'rank')} would run by itself"
     yield Finding("mpi.unused", WARNING, subject, text, remedy)
+
+
+def _may_open_mpi(process: Process, overlays: Sequence[Overlay]) -> str:
+    """Return why a program may open an MPI library by name; empty if it does not."""
+    if process.is_python:
+        return _python(process, overlays)
+    name = posixpath.basename(process.name)
+    if _INTERPRETERS.match(name):
+        return f"what {name} loads is not followed"
+    if process.program and process.program.facts.opens:
+        return "it opens libraries by name"
+    named = (posixpath.basename(loaded.path) for loaded in process.loader.objects if loaded is not process.program)
+    return next((f"{library} may open an MPI library" for library in named if "mpi" in library.lower()), "")
+
+
+def _python(process: Process, overlays: Sequence[Overlay]) -> str:
+    if not process.text:
+        return "its text is not known"
+    packages = [posixpath.basename(path) for path in process.packages or ()]
+    package = next((name for name in packages if "mpi" in name.lower()), "")
+    if package:
+        return f"it imports {package}"
+    texts = {"its text": process.text}
+    for overlay in overlays if not process.text.startswith("-c ") else ():  # the bundle's own modules
+        for path in overlay.files.entries if overlay.target == APP else ():
+            if path.endswith(".py"):
+                texts[APP + path] = process.view.content(APP + path).decode("utf-8", "replace")
+    matches = ((name, _BY_NAME.search(text)) for name, text in texts.items())
+    return next((f"{name} has {match[0]}" for name, match in matches if match), "")
 
 
 def _of_process(process: Process, rules: Rules) -> Iterator[Finding]:

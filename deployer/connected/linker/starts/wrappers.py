@@ -1,10 +1,12 @@
-"""Programs that start another command from their own arguments: env, nice, timeout... Pure."""
+"""Programs that start another command from their own arguments: env, nice, timeout..."""
 
 import posixpath
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
+from deployer.connected.ground import own_data
 from deployer.connected.linker.starts.words import UnknownWord
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
@@ -29,25 +31,7 @@ class Options(NamedTuple):
 
 
 #: A wrapper is followed only if its options are listed here.
-WRAPPERS: Mapping[str, Options] = {
-    "chrt": Options("abfimorv", "TPD", ("batch", "fifo", "idle", "other", "rr", "verbose", "reset-on-fork"), (), 1),
-    "dumb-init": Options("cv", "", ("single-child", "verbose")),
-    "gosu": Options("", "", (), (), 1),
-    "ionice": Options("t", "cn", ("ignore",), ("class", "classdata")),
-    "nice": Options("0123456789", "n", (), ("adjustment",)),
-    "nohup": Options(),
-    "numactl": Options("al", "iNmpCP", ("all", "localalloc", "balancing"), (
-        "interleave", "cpunodebind", "membind", "preferred", "physcpubind", "weighted-interleave", "preferred-many",
-    )),
-    "setsid": Options("cfw", "", ("ctty", "fork", "wait")),
-    "stdbuf": Options("", "ioe", (), ("input", "output", "error")),
-    "strace": Options("fqvcCdhiTtrxyY", "eosaPuEIbOSX", ()),
-    "su-exec": Options("", "", (), (), 1),
-    "taskset": Options("ac", "", ("all-tasks", "cpu-list"), (), 1),
-    "time": Options("pvaq", "fo", ("portability", "verbose", "append", "quiet"), ("format", "output")),
-    "tini": Options("sgvw", "pe"),
-    "timeout": Options("v", "ks", ("foreground", "preserve-status", "verbose"), ("kill-after", "signal"), 1),
-}  # fmt: skip
+WRAPPERS = {name: Options(**known) for name, known in own_data.load_yaml(Path(__file__).with_suffix(".yaml")).items()}
 
 
 class Inner(NamedTuple):

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from deployer.connected.check import check
-from deployer.connected.check.libc import newer_base
 from deployer.connected.check.rules import linking as linking_rules
 from deployer.connected.check.rules import pmi as pmi_rules
 from deployer.connected.check.rules.case import Case
+from deployer.connected.check.rules.linking import newer_base
 from deployer.connected.linker import job_filesystem, process
 from deployer.connected.linker.index import Index, Indexed, of_site
 from deployer.connected.linker.job_filesystem import FILE, folders_of

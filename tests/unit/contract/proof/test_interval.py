@@ -2,7 +2,7 @@
 
 import pytest
 
-from deployer.contract.proof import interval
+from deployer.contract.proof import measured_runs
 
 
 @pytest.mark.parametrize(
@@ -19,14 +19,14 @@ from deployer.contract.proof import interval
     ],
 )
 def test_quantiles_are_those_of_printed_tables(free, t):
-    assert interval.quantile(free) == pytest.approx(t, abs=2e-5)
+    assert measured_runs.quantile(free) == pytest.approx(t, abs=2e-5)
 
 
 def test_the_interval_of_a_mean():
     values = [10.0, 12.0, 14.0]
-    assert interval.mean(values) == 12
-    assert interval.half_width(values) == pytest.approx(4.30265 * 2 / 3**0.5, abs=1e-5)
+    assert measured_runs.mean(values) == 12
+    assert measured_runs.half_width(values) == pytest.approx(4.30265 * 2 / 3**0.5, abs=1e-5)
 
 
 def test_one_value_has_no_interval():
-    assert interval.half_width([3.0]) is None
+    assert measured_runs.half_width([3.0]) is None
