@@ -11,7 +11,7 @@ from pathlib import Path
 
 from deployer.connected.check import check
 from deployer.connected.check.checking import Checking
-from deployer.connected.linker import index
+from deployer.connected.ground import caches
 from deployer.contract.base import json_records
 from deployer.contract.base.errors import Refused, Unknown
 from tests.lab.site import USER_ID
@@ -103,7 +103,7 @@ def _check(pair: Pair, packed: Path, place: Place, folder: Path) -> tuple[str, l
     """Return the verdict and its codes, and put the plan beside the installed image."""
     profile = place.profile(pair.site)
     try:
-        [plan] = check.all_plans(str(packed), profile, Checking(cache=index.default_folder()))
+        [plan] = check.all_plans(str(packed), profile, Checking(cache=caches.LINK.folder))
     except (Refused, Unknown):  # there is none, and not even force can run it
         checked = check.check_all(str(packed), profile)[0].checked
     else:

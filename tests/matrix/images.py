@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from deployer.connected.bundle import kit, pack, seal, sources
-from deployer.connected.bundle.layer import framecache
+from deployer.connected.ground import caches
 from deployer.connected.ground.scratch import Scratch
 from deployer.connected.image.definition import definition
 from deployer.connected.rootfs import archive, flatten
@@ -190,7 +190,7 @@ def bundle(image: Image) -> Path:
 
     def make(target: Path) -> None:
         jobs = [Job(JOB, list(image.command), 2, 1, 1, "00:05:00")]
-        path, cache = target / "bundle.tar", framecache.default_folder()
+        path, cache = target / "bundle.tar", caches.FRAMES.folder
         if not image.definition:
             contents = sources.from_folder(rootfs(image), image.name, "1")
             pack.pack(contents._replace(jobs=jobs, carried=carried), (), path, cache=cache)

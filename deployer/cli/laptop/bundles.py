@@ -14,9 +14,8 @@ from deployer.cli.site import common
 from deployer.connected.bundle.pyz import make_pyz
 from deployer.connected.check import check as checking
 from deployer.connected.check.checking import Checking
-from deployer.connected.ground import user_settings
+from deployer.connected.ground import caches, user_settings
 from deployer.connected.ground.sign import sign, sign_update
-from deployer.connected.linker import index
 from deployer.connected.transfer import push as pushing
 from deployer.connected.transfer.published import profile_of
 from deployer.connected.transfer.push_plan import push_plan
@@ -98,7 +97,7 @@ def _size(text: str) -> int:
 def _plan(args: argparse.Namespace) -> None:
     args.site = user_settings.site(args.site)
     profile = profile_of(args.site).selected([args.partition] if args.partition else [], args.mpi, args.launch)
-    plans = checking.all_plans(args.bundle, profile, Checking(args.accept, index.default_folder()))
+    plans = checking.all_plans(args.bundle, profile, Checking(args.accept, caches.LINK.folder))
     first = plans[0]
     with opened(args.bundle) as stream:
         digest = read_seal(stream, args.bundle).digest
@@ -180,7 +179,7 @@ def _push(args: argparse.Namespace) -> None:
         raise UsageError("--have requires --to: over ssh, push asks the site what it has")
     if args.medium_size or args.encrypt_to or args.bring_age:
         raise UsageError("--medium-size, --encrypt-to and --bring-age require --to: ssh needs none of them")
-    options = common.from_options(pushing.PushOptions, args, facts=index.default_folder())
+    options = common.from_options(pushing.PushOptions, args, facts=caches.LINK.folder)
     profile = profile_of(args.site, args.ssh_config)
     pushed = pushing.push(Path(args.bundle), profile, args.ssh_config, options)
     _show_pushed(args, pushed)

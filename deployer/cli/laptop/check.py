@@ -11,8 +11,8 @@ from deployer.cli.laptop.remote import ssh_options
 from deployer.cli.site import common
 from deployer.connected.check import check as checking
 from deployer.connected.check.checking import Checking
+from deployer.connected.ground import caches
 from deployer.connected.image.lint import is_own
-from deployer.connected.linker import index
 from deployer.connected.transfer.published import profile_of
 from deployer.connected.transfer.push import plans_in
 from deployer.contract.base.errors import Refused, Unknown
@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     profile = site.selected([args.partition] if args.partition else [], args.mpi, args.launch)
     bundle = named_bundle.path_of(args, site.selected([], args.mpi, args.launch), args.accept)
     accepted = args.accept if bundle == args.bundle else [code for code in args.accept if not is_own(code)]
-    rules = Checking(accepted, None if args.no_cache else index.default_folder(), today)
+    rules = Checking(accepted, None if args.no_cache else caches.LINK.folder, today)
     verdict, *others = checking.check_all(bundle, profile, rules, args.job)
     exit_code = _EXIT.get(verdict.checked.verdict, 0)
     if common.as_json(args, {**verdict.record(), "others": [other.record() for other in others]}):

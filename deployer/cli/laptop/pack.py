@@ -10,7 +10,6 @@ from deployer.cli.site.common import show
 from deployer.connected.bundle import pack as packing
 from deployer.connected.bundle import sources
 from deployer.connected.bundle.contents import Contents
-from deployer.connected.bundle.layer import framecache
 from deployer.connected.check.checking import Checking
 from deployer.connected.ground import caches
 from deployer.connected.image.lint import is_own
@@ -89,23 +88,14 @@ def run(args: argparse.Namespace) -> None:
     from deployer.connected.image.definition.definition import load
 
     definitions = architectures.definitions(load(args.definition), args.architecture, sites)
-    if len(definitions) == 1:
-        _print(args, [_pack(args, definitions[0], sites, Path(args.output))])
-        return
-    _several(args, definitions, sites)
-
-
-def _several(args: argparse.Namespace, definitions: "Sequence[Definition]", sites: "list[Profile]") -> None:
-    """Pack a bundle for each processor, whose name is in the name of its file."""
-    from deployer.connected.bundle import architectures
-
     output, packed = Path(args.output), []
     for definition in definitions:
-        terminal.tell(f"for {definition.machine}:")
-        fitting = [own for site in sites if (own := architectures.fitting(site, str(definition.machine)))]
-        path = output.with_name(f"{output.stem}-{definition.machine}{output.suffix}")
+        fitting, path = sites, output
+        if len(definitions) > 1:  # a bundle for each processor, with its name in the name of the file
+            terminal.tell(f"for {definition.machine}:")
+            fitting = [own for site in sites if (own := architectures.fitting(site, str(definition.machine)))]
+            path = output.with_name(f"{output.stem}-{definition.machine}{output.suffix}")
         packed.append(_pack(args, definition, fitting, path))
-    args.output = str(packed[0].path)
     _print(args, packed)
 
 
@@ -113,7 +103,7 @@ def _pack(
     args: argparse.Namespace, definition: "Definition | None", sites: "list[Profile]", output: Path
 ) -> packing.Packed:
     """Pack one bundle."""
-    cache = None if args.no_cache else framecache.default_folder()
+    cache = None if args.no_cache else caches.FRAMES.folder
     with caches.in_use():
         contents = _contents(args, definition, sites)
         contents = contents._replace(kit=args.kit, mount_points=args.mount_point, accept=args.accept)
@@ -156,9 +146,9 @@ def _suggest(args: argparse.Namespace, packed: packing.Packed) -> None:
     site = settings.site_for_hint(sites[0] if sites else None)
     verdicts = [plan.checked.without(limits.CODES).verdict for plan in packed.plans if plan.checked]
     if packed.manifest.is_data or (verdicts and set(verdicts) != {REFUSE}):
-        common.suggest(args, "push", args.output, site)
+        common.suggest(args, "push", str(packed.path), site)
     elif not sites:
-        common.suggest(args, "check", args.output, "--site", site)
+        common.suggest(args, "check", str(packed.path), "--site", site)
 
 
 def _checking(args: argparse.Namespace) -> Checking:
@@ -171,10 +161,9 @@ def _checking(args: argparse.Namespace) -> Checking:
             raise UsageError("--accept requires --site", hint)
         return Checking(of_check)
     from deployer.connected.check.check import known_codes
-    from deployer.connected.linker import index
 
     known_codes(of_check)
-    return Checking(of_check, None if args.no_cache else index.default_folder())
+    return Checking(of_check, None if args.no_cache else caches.LINK.folder)
 
 
 def _contents(args: argparse.Namespace, definition: "Definition | None", sites: "list[Profile]") -> Contents:

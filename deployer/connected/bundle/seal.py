@@ -2,8 +2,9 @@
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import IO
 
 from deployer.connected.bundle.layer.compress import Pressed
@@ -50,22 +51,23 @@ class BundleWriter:
 
     def pieces(self, name: str, size: int, pieces: Iterable[bytes], mode: int = 0o644) -> None:
         """Append a member of ``size`` bytes from non-empty pieces. Each piece becomes a segment."""
+        with self._announced(name, size, mode):
+            for piece in pieces:
+                self._segment(DATA, piece)
+
+    def frames(self, name: str, size: int, frames: Iterable[Pressed]) -> None:
+        """Append a member of ``size`` bytes from frames, whose digests are trusted."""
+        with self._announced(name, size, 0o644):
+            self._frames(frames, lambda _: None)
+
+    @contextmanager
+    def _announced(self, name: str, size: int, mode: int) -> Iterator[None]:
+        """Write the header of a member, and its padding after the block, which writes ``size`` bytes."""
         member = BundleMember(name, size, mode)
         self.members.append(member)
         self._segment(HEADER, sealed_file.member_header(member))
         end = self._offset + size
-        for piece in pieces:
-            self._segment(DATA, piece)
-        if self._offset != end:
-            raise AssertionError(f"{name} does not have the {size} bytes announced")
-        self._pad(size)
-
-    def frames(self, name: str, size: int, frames: Iterable[Pressed]) -> None:
-        """Append a member of ``size`` bytes from frames, whose digests are trusted."""
-        self.members.append(BundleMember(name, size, 0o644))
-        self._segment(HEADER, sealed_file.member_header(self.members[-1]))
-        end = self._offset + size
-        self._frames(frames, lambda _: None)
+        yield
         if self._offset != end:
             raise AssertionError(f"{name} does not have the {size} bytes announced")
         self._pad(size)

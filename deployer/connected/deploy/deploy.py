@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 from deployer.connected.bundle.contents import Contents
 from deployer.connected.deploy import last_deploy, packing
 from deployer.connected.deploy.packing import DeployRequest, DeployStage, PackedBundle, Packing, megabytes
+from deployer.connected.ground import caches
 from deployer.connected.image.definition.definition import load
 from deployer.connected.transfer.ahead import Ahead
 from deployer.connected.transfer.published import profile_of
@@ -182,10 +183,9 @@ class Deploy(Packing):
             return verdict
 
     def _push_options(self) -> "PushOptions":
-        from deployer.connected.linker import index
         from deployer.connected.transfer.push import PushOptions
 
-        force, facts, job = self._request.force, index.default_folder(), next(iter(self._jobs), None)
+        force, facts, job = self._request.force, caches.LINK.folder, next(iter(self._jobs), None)
         return PushOptions(dry_run=self._request.dry_run, force=force, facts=facts, judged=True, job=job)
 
     @property

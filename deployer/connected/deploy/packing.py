@@ -183,10 +183,8 @@ class Packing:
     def _pack(self, contents: Contents) -> PackedBundle | None:
         """Return the bundle; None in a dry run that would pack."""
         from deployer.connected.bundle import pack
-        from deployer.connected.bundle.layer import framecache
         from deployer.connected.check.check import CODES
         from deployer.connected.image.bases import alone
-        from deployer.connected.linker import index
 
         request, path = self._request, self._bundle
         end = self._begin(PACK)
@@ -207,8 +205,8 @@ class Packing:
         path.parent.mkdir(parents=True, exist_ok=True)
         accepted = [code for code in request.accept if code in CODES]
         sites = [] if self.definition.is_data else self._sites
-        checking = Checking(accepted, index.default_folder())
-        cache = framecache.default_folder()
+        checking = Checking(accepted, caches.LINK.folder)
+        cache = caches.FRAMES.folder
         with caches.in_use():
             own = request.output is None
             follow = self._follow

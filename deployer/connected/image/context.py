@@ -1,9 +1,5 @@
 """The build context: the files of a definition that are sent to the engine."""
 
-import contextlib
-from collections.abc import Iterator
-from pathlib import Path
-
 from docker.utils.build import exclude_paths
 
 from deployer.connected.image.definition.definition import Definition
@@ -19,17 +15,11 @@ def names(definition: Definition) -> list[str]:
     """Return all paths in the context, relative to the definition's folder, sorted."""
     if definition.dockerfile_path is None:
         return []
-    with _walked(definition.context_folder):
-        return sorted(exclude_paths(str(definition.context_folder), excluded(definition)))
-
-
-@contextlib.contextmanager
-def _walked(folder: Path) -> Iterator[None]:
-    """Convert errors of docker's recursive walk through the context into DeployerErrors."""
+    folder = definition.context_folder
     try:
         with files.errors_named("read the build context"):
-            yield
-    except RecursionError:
+            return sorted(exclude_paths(str(folder), excluded(definition)))
+    except RecursionError:  # of docker's walk
         hint = "remove them, or name them in .dockerignore"
         raise UsageError(f"the folders in {folder} are nested too deep for a build", hint) from None
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from deployer.connected.ground import caches, frames, progress
+from deployer.connected.ground import frames, progress
 from deployer.connected.ground.caches import CachedFacts
 from deployer.connected.linker import package_imports
 from deployer.connected.linker.code import fatbin, offload_bundles
@@ -339,8 +339,3 @@ def _files(frame: Callable[[Segment], bytes], segments: list[Segment]) -> Entrie
 
 
 _EMPTY = bytes(tarformat.BLOCK)
-
-
-def default_folder() -> Path:
-    """Return the default folder for indexes."""
-    return caches.LINK.folder

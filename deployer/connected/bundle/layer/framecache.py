@@ -218,8 +218,3 @@ def _frames_of(index: Path) -> list[Kept]:
     except (OSError, ValueError, KeyError, TypeError) as error:
         _log.debug("%s cannot be read: %s", index, error)
     return []
-
-
-def default_folder() -> Path:
-    """Return the default folder of the cache, according to the XDG base directory specification."""
-    return caches.FRAMES.folder
