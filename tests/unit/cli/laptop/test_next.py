@@ -54,10 +54,9 @@ def test_after_check(
 
 
 def test_after_pack(capsys: pytest.CaptureFixture[str]) -> None:
-    packed: Any = SimpleNamespace(
-        manifest=SimpleNamespace(is_data=False), plans=[running.PLAN._replace(checked=Checked(RUN, [], []))]
-    )
-    pack._suggest(argparse.Namespace(front=_FRONT, site=["lab"], output="b.tar"), packed)
+    plans = [running.PLAN._replace(checked=Checked(RUN, [], []))]
+    packed: Any = SimpleNamespace(manifest=SimpleNamespace(is_data=False), plans=plans, path=Path("b.tar"))
+    pack._suggest(argparse.Namespace(front=_FRONT, site=["lab"]), packed)
     assert capsys.readouterr().err == "next: deployer push b.tar lab\n"
 
 
