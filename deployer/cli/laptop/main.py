@@ -8,8 +8,17 @@ from collections.abc import Sequence
 from types import FrameType
 
 from deployer.cli.site import common
+from deployer.cli.site import main as site
 from deployer.cli.site.common import Command
 from deployer.connected.ground import xdg
+
+
+def _over_ssh(*names: str) -> list[Command]:
+    """Return commands of the site that are the same here, with ``--site``."""
+    known = {each.name: each for group in site.GROUPS.values() for each in group}
+    return [known[name]._replace(module="laptop.remote", example=f"--site lab {known[name].example}".rstrip())
+            for name in names]  # fmt: skip
+
 
 #: The commands by task, as ``--help`` lists them.
 GROUPS = {
@@ -55,23 +64,12 @@ GROUPS = {
         Command("pyz", "laptop.bundles", "write deployer.pyz, the program for the site", "-o deployer.pyz"),
     ),
     "on the site, over ssh (with --site SITE)": (
-        Command("run", "laptop.remote", "submit a job of an installed image", "--site lab trained --nodes 2 --wait"),
-        Command("retry", "laptop.remote", "repeat the tasks of a group that failed or never ran", "--site lab 4711"),
-        Command("jobs", "laptop.remote", "list the jobs, the newest first, or the tasks of a group", "--site lab"),
-        Command("status", "laptop.remote", "show the state of a job", "--site lab"),
-        Command("logs", "laptop.remote", "show what a job printed", "--site lab -f"),
+        *_over_ssh("run", "retry", "jobs", "status", "logs"),
         Command("result", "laptop.result", "fetch and show what a job wrote", "--site lab"),
-        Command("cancel", "laptop.remote", "end a job", "--site lab 4711"),
+        *_over_ssh("cancel"),
         Command("notebook", "laptop.remote", "open JupyterLab of an image in a job", "--site lab trained --gpus 1"),
         Command("shell", "laptop.remote", "open a shell of an image in a job", "--site lab trained"),
-        Command("list", "laptop.remote", "show the installed images", "--site lab"),
-        Command("remove", "laptop.remote", "remove an installed image, or with --all everything",
-                "--site lab trained:1.0.0"),
-        Command("gc", "laptop.remote", "remove old bundles and images, or with --jobs old job folders",
-                "--site lab --dry-run"),
-        Command("squash", "laptop.remote", "make the SquashFS file of an installed image", "--site lab trained"),
-        Command("doctor", "laptop.remote", "test each layer from the kernel to Horovod on two nodes",
-                "--site lab trained"),
+        *_over_ssh("list", "remove", "gc", "squash", "doctor"),
     ),
     "this machine": (
         Command("report", "laptop.run_report", "compare the results of several jobs: speed and efficiency",
@@ -101,11 +99,11 @@ PATHS = (
     )),
 )  # fmt: skip
 
-#: Commands that exist only on the site. Here they produce a hint.
 #: Seconds until an interrupt is repeated.
 _SOON = 0.01
 #: The file name of the code that holds Python's import lock.
 _IMPORTS = "<frozen importlib._bootstrap>"
+#: Commands that exist only on the site. Here they produce a hint.
 _ELSEWHERE = {
     name: f"on the site: python3 deployer.pyz {name} --help"
     for name in ("exec", "install", "join", "log", "receipt", "receive", "take-plan", "take-scan", "where")

@@ -29,32 +29,14 @@ _PARTS = ("__init__.py", "contract", "system", "site", "cli/__init__.py", "cli/s
 _VENDORED = ("ecdsa", "six")
 #: The modules that start a rank and its probe. They are at the beginning of the file, and the first one is run
 #: (ADR 40).
-_OF_RANKS = (
-    "deployer/site/rank/first_module.py",
-    "deployer/__init__.py",
-    "deployer/site/__init__.py",
-    "deployer/site/proof/__init__.py",
-    "deployer/site/proof/rank_record.py",
-    "deployer/site/rank/__init__.py",
-    "deployer/site/rank/observed/__init__.py",
-    "deployer/site/rank/devices.py",
-    "deployer/site/rank/launched.py",
-    "deployer/site/rank/observed/mapped_mpi.py",
-    "deployer/site/rank/node_records.py",
-    "deployer/site/rank/observed/oom.py",
-    "deployer/site/rank/payload_monitor.py",
-    "deployer/site/rank/rank.py",
-    "deployer/site/rank/rendezvous.py",
-    "deployer/system/__init__.py",
-    "deployer/system/payload.py",
-    "deployer/contract/__init__.py",
-    "deployer/contract/elf/__init__.py",
-    "deployer/contract/elf/elf_notes.py",
-    "deployer/system/file_identity.py",
-    "deployer/site/rank/mpi.py",
-    "deployer/site/rank/probe.py",
-    "deployer/site/rank/speed.py",
-)
+_OF_RANKS = tuple(f"deployer/{name}.py" for name in (
+    "site/rank/first_module", "__init__", "site/__init__", "site/proof/__init__", "site/proof/rank_record",
+    "site/rank/__init__", "site/rank/observed/__init__", "site/rank/devices", "site/rank/launched",
+    "site/rank/observed/mapped_mpi", "site/rank/node_records", "site/rank/observed/oom",
+    "site/rank/payload_monitor", "site/rank/rank", "site/rank/rendezvous", "system/__init__", "system/payload",
+    "contract/__init__", "contract/elf/__init__", "contract/elf/elf_notes", "system/file_identity", "site/rank/mpi",
+    "site/rank/probe", "site/rank/speed",
+))  # fmt: skip
 #: Further modules that processes of each rank load. As of the first ones, words are left out.
 _BESIDE_RANKS = ("deployer/site/rank/", "deployer/site/container/replay", "deployer/contract/site/replay")
 #: The module that Python runs first.

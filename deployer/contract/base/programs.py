@@ -3,21 +3,10 @@
 from typing import Dict
 
 _PACKAGES: Dict[str, str] = {
-    "age": "age",
-    "apt-config": "apt",
-    "bash": "bash",
-    "dpkg-deb": "dpkg",
-    "gcc": "gcc libc6-dev",
-    "ip": "iproute2",
-    "make": "make",
-    "mmdebstrap": "mmdebstrap",
-    "patch": "patch",
-    "sftp": "openssh-client",
-    "ssh": "openssh-client",
-    "ssh-keygen": "openssh-client",
-    "strip": "binutils",
-    "tar": "tar",
-}
+    "age": "age", "apt-config": "apt", "bash": "bash", "dpkg-deb": "dpkg", "gcc": "gcc libc6-dev", "ip": "iproute2",
+    "make": "make", "mmdebstrap": "mmdebstrap", "patch": "patch", "sftp": "openssh-client", "ssh": "openssh-client",
+    "ssh-keygen": "openssh-client", "strip": "binutils", "tar": "tar",
+}  # fmt: skip
 
 
 def remedy(program: str) -> str:

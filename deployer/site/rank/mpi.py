@@ -18,13 +18,8 @@ if MYPY:
 USUAL_SONAMES = ("libmpi.so.12", "libmpi.so.40", "libmpich.so.12", "libmpi_abi.so.1")
 #: Folders in images with an MPI library that the loader does not find by default.
 USUAL_FOLDERS = (
-    "",
-    "/usr/local/lib",
-    "/opt/mpich/lib",
-    "/opt/openmpi/lib",
-    "/usr/lib64/mpich/lib",
-    "/usr/lib64/openmpi/lib",
-)
+    "", "/usr/local/lib", "/opt/mpich/lib", "/opt/openmpi/lib", "/usr/lib64/mpich/lib", "/usr/lib64/openmpi/lib",
+)  # fmt: skip
 
 _THREAD_LEVELS = ("single", "funneled", "serialized", "multiple")
 

@@ -10,23 +10,10 @@ LOCAL_TASK = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PMIX_LOCAL_RANK"
               "PALS_LOCAL_RANKID", "JSM_NAMESPACE_LOCAL_RANK", "SLURM_LOCALID")  # fmt: skip
 #: The variables that a rank sets unless they are already set.
 NAMES = (
-    "MASTER_ADDR",
-    "MASTER_PORT",
-    "RANK",
-    "WORLD_SIZE",
-    "LOCAL_RANK",
-    "LOCAL_WORLD_SIZE",
-    "NODE_RANK",
-    "JAX_COORDINATOR_ADDRESS",
-    "JAX_NUM_PROCESSES",
-    "JAX_PROCESS_ID",
-    "GLOO_SOCKET_IFNAME",
-    "TP_SOCKET_IFNAME",
-    "NCCL_SOCKET_IFNAME",
-    "PET_NODE_RANK",
-    "PET_MASTER_ADDR",
-    "PET_MASTER_PORT",
-)
+    "MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK",
+    "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME",
+    "NCCL_SOCKET_IFNAME", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT",
+)  # fmt: skip
 #: NCCL's log file, in the folder of the rank's record. NCCL replaces ``%p`` with the process's number: below torchrun,
 #: several processes inherit this name from one rank.
 NCCL_LOG = "nccl-%d.%%p.log"

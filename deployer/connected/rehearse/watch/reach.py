@@ -29,19 +29,11 @@ _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 #: argument with the path, and whether the call needs an existing path (True), a free one (False) or either (None).
 _Change = tuple[tuple[int | None, int, bool | None], ...]
 _CHANGES: dict[str, _Change] = {
-    "mkdir": ((None, 0, False),),
-    "mkdirat": ((0, 1, False),),
-    "rename": ((None, 0, True), (None, 1, None)),
-    "renameat": ((0, 1, True), (2, 3, None)),
-    "renameat2": ((0, 1, True), (2, 3, None)),
-    "link": ((None, 1, False),),
-    "linkat": ((2, 3, False),),
-    "symlink": ((None, 1, False),),
-    "symlinkat": ((1, 2, False),),
-    "unlink": ((None, 0, True),),
-    "unlinkat": ((0, 1, True),),
-    "rmdir": ((None, 0, True),),
-}
+    "mkdir": ((None, 0, False),), "mkdirat": ((0, 1, False),), "rename": ((None, 0, True), (None, 1, None)),
+    "renameat": ((0, 1, True), (2, 3, None)), "renameat2": ((0, 1, True), (2, 3, None)), "link": ((None, 1, False),),
+    "linkat": ((2, 3, False),), "symlink": ((None, 1, False),), "symlinkat": ((1, 2, False),),
+    "unlink": ((None, 0, True),), "unlinkat": ((0, 1, True),), "rmdir": ((None, 0, True),),
+}  # fmt: skip
 #: Folders of the kernel. Their contents depend on the process that reads them.
 _KERNEL = re.compile(r"/(proc|sys|dev)(/|$)")
 _TERMINAL = "/dev/tty"

@@ -65,30 +65,12 @@ class _Machine(NamedTuple):
 
 #: The observed calls, with their numbers on x86-64 and on aarch64, which lacks the older ones.
 _OBSERVED = {
-    "open": (2, None),
-    "openat": (257, 56),
-    "openat2": (437, 437),
-    "creat": (85, None),
-    "execve": (59, 221),
-    "execveat": (322, 281),
-    "connect": (42, 203),
-    "sendto": (44, 206),
-    "mkdir": (83, None),
-    "mkdirat": (258, 34),
-    "rename": (82, None),
-    "renameat": (264, 38),
-    "renameat2": (316, 276),
-    "link": (86, None),
-    "linkat": (265, 37),
-    "symlink": (88, None),
-    "symlinkat": (266, 36),
-    "unlink": (87, None),
-    "unlinkat": (263, 35),
-    "rmdir": (84, None),
-    "truncate": (76, 45),
-    "write": (1, 64),
-    "exit_group": (231, 94),
-}
+    "open": (2, None), "openat": (257, 56), "openat2": (437, 437), "creat": (85, None), "execve": (59, 221),
+    "execveat": (322, 281), "connect": (42, 203), "sendto": (44, 206), "mkdir": (83, None), "mkdirat": (258, 34),
+    "rename": (82, None), "renameat": (264, 38), "renameat2": (316, 276), "link": (86, None), "linkat": (265, 37),
+    "symlink": (88, None), "symlinkat": (266, 36), "unlink": (87, None), "unlinkat": (263, 35), "rmdir": (84, None),
+    "truncate": (76, 45), "write": (1, 64), "exit_group": (231, 94),
+}  # fmt: skip
 #: Calls that a simulated site does not have. No namespace separates the keys of the laptop's user. Calls through
 #: io_uring would not be observed.
 _REFUSED = {"add_key": (248, 217), "request_key": (249, 218), "keyctl": (250, 219), "io_uring_setup": (425, 425)}
