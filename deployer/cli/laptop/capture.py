@@ -3,21 +3,13 @@
 import argparse
 import json
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from deployer.cli.laptop import settings
 from deployer.cli.site import common
-from deployer.connected.transfer.capture_site import (
-    FOLDER,
-    CapturedPartition,
-    CapturedSite,
-    SiteRequest,
-    capture_site,
-    dry_run,
-    stem,
-)
+from deployer.cli.site.capture import PartitionMeter, show_jobs
+from deployer.connected.transfer.capture_site import FOLDER, CapturedSite, SiteRequest, capture_site, dry_run, stem
 from deployer.contract.base.errors import TransferError, UsageError
 from deployer.contract.base.text import counted, printable
 from deployer.system import terminal
@@ -60,9 +52,9 @@ def _capture(args: argparse.Namespace) -> None:
     options += ["--redact"] if args.redact else []
     request = common.from_options(SiteRequest, args, output=output, options=options)
     if args.dry_run:
-        _show_jobs(args, dry_run(request))
+        show_jobs(args, dry_run(request))
         return
-    meter = _Meter()
+    meter = PartitionMeter()
     try:
         done = capture_site(request, meter)
     except TransferError as error:
@@ -87,43 +79,15 @@ def _suggest(args: argparse.Namespace, done: CapturedSite, profile: str) -> None
         common.suggest(args, "plan", "B.tar", "--site", profile, "-o", "B.plan")
 
 
-class _Meter:
-    """Print the state of a partition when it changes, and every minute while it waits."""
-
-    def __init__(self) -> None:
-        self.shown: dict[str, tuple[str, int]] = {}
-
-    def __call__(self, partitions: Sequence[CapturedPartition]) -> None:
-        for partition in partitions:
-            name, seconds = partition.name, partition.seconds
-            state = f"{partition.state}{f': {partition.reason}' if partition.reason else ''}"
-            if self.shown.get(name) != (state, seconds // 60):
-                self.shown[name] = (state, seconds // 60)
-                job = f"job {partition.job_id}, " if partition.job_id else ""
-                terminal.tell(f"deployer: {name}: {state} ({job}{seconds} s after its submission)")
-
-
-def _show_jobs(args: argparse.Namespace, jobs: dict[str, str]) -> None:
-    if common.as_json(args, {"jobs": jobs}):
-        return
-    for name, script in jobs.items():
-        terminal.show(f"# one node of the partition {name}:", *script.splitlines(), "")
-    terminal.show(f"would submit {counted(len(jobs), 'job')}; nothing was submitted")
-
-
 def _record(request: SiteRequest, done: CapturedSite) -> dict[str, Any]:
     return {
-        "profile": str(request.output),
-        "captured": str(request.captured),
-        "facts": str(request.facts),
-        "name": done.name,
-        "seconds": round(done.seconds, 3),
+        "profile": str(request.output), "captured": str(request.captured), "facts": str(request.facts),
+        "name": done.name, "seconds": round(done.seconds, 3),
         "partitions": [partition._asdict() for partition in done.partitions],
         "decisions": [{"key": point.key, "value": point.value, "why": point.why} for point in done.decisions],
-        "missing": done.missing,
-        "notes": done.notes,
+        "missing": done.missing, "notes": done.notes,
         "differences": [difference.record() for difference in done.differences],
-    }
+    }  # fmt: skip
 
 
 def _show(request: SiteRequest, done: CapturedSite) -> None:

@@ -51,11 +51,7 @@ def run(args: argparse.Namespace) -> None:
         terminal.show_text(text.decode())
         return
     packages = sboms.counts(document)
-    record = {
-        **manifest.record(),
-        "segments": len(manifest.segments),
-        "packages": packages if sbom else None,
-    }
+    record = {**manifest.record(), "segments": len(manifest.segments), "packages": packages if sbom else None}
     if common.as_json(args, record):
         return
     terminal.show(*manifest_lines(manifest))

@@ -3,7 +3,7 @@
 import argparse
 import os
 import time
-from typing import Any, Dict, Tuple
+from typing import Any, Dict, Mapping, Sequence, Tuple
 
 from deployer.cli.site import common
 from deployer.contract.base.errors import UsageError
@@ -89,17 +89,14 @@ def _survey(args: argparse.Namespace) -> None:
         addresses=interfaces.addresses(),
     )
     if args.dry_run:
-        _show_jobs(args, request)
+        show_jobs(args, _scripts(request))
         return
     began = time.time()
-    shown: Dict[str, Tuple[str, int]] = {}
+    meter = PartitionMeter()
     while True:
         partitions = survey.step(request)
-        for partition in partitions:
-            now = (partition.state, partition.seconds // 60)  # changes each minute while it waits
-            if not args.json and shown.get(partition.name) != now:
-                terminal.tell(f"deployer: {partition!s}")
-                shown[partition.name] = now
+        if not args.json:
+            meter(partitions)
         if args.no_wait or not any(partition.active for partition in partitions):
             break
         time.sleep(min(_LAST, _FIRST + (time.time() - began) / 10))
@@ -120,13 +117,36 @@ def _survey(args: argparse.Namespace) -> None:
         terminal.show(f"read it, then copy it and {os.path.basename(facts)} to your own machine")
 
 
-def _show_jobs(args: argparse.Namespace, request: Any) -> None:
-    """Print the jobs that a survey would submit, after a capture of the login node; keep no new files."""
+class PartitionMeter:
+    """Print the state of a partition when it changes, and every minute while it waits.
+
+    Attributes:
+        shown: what was printed last for each partition.
+    """
+
+    def __init__(self) -> None:
+        self.shown: Dict[str, Tuple[str, str, int]] = {}
+
+    def __call__(self, partitions: Sequence[Any]) -> None:
+        for partition in partitions:
+            now = (partition.state, partition.reason, partition.seconds // 60)
+            if self.shown.get(partition.name) != now:
+                self.shown[partition.name] = now
+                terminal.tell(f"deployer: {partition!s}")
+
+
+def _scripts(request: survey.SurveyRequest) -> Dict[str, str]:
+    """Return the jobs that a survey would submit, after a capture of the login node; keep no new files."""
     begun = files.lexists(request.folder)  # its jobs may be in the queue
     jobs = survey.Survey(request, survey.login(request).profile)
     scripts = {part.name: jobs.script(part) for part in jobs.wanted()}
     if not begun:
         files.remove_tree(request.folder)
+    return scripts
+
+
+def show_jobs(args: argparse.Namespace, scripts: Mapping[str, str]) -> None:
+    """Print the jobs that a capture would submit, by partition."""
     if common.as_json(args, {"jobs": scripts}):
         return
     for name, text in scripts.items():

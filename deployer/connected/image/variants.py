@@ -6,7 +6,6 @@ framework, and tests it there with two ranks on each MPI of the family. Afterwar
 checked here, and it is published with a rename as ``variants/KEY/{horovod-*.whl,variant.json}``.
 """
 
-import functools
 import hashlib
 import io
 import json
@@ -23,6 +22,7 @@ import docker
 from deployer.connected.ground import caches, engine
 from deployer.connected.image.definition.definition import Definition
 from deployer.connected.rootfs import wheels
+from deployer.connected.rootfs.entries import InMemory, reader_of
 from deployer.contract.base import json_records
 from deployer.contract.base.errors import DeployerError, IntegrityError, Refused, UsageError
 from deployer.contract.elf import dynamic
@@ -163,7 +163,7 @@ def check_wheel(name: str, data: bytes, abi: str) -> None:
         if not content.startswith(b"\x7fELF"):
             continue
         try:
-            elf = dynamic.read(functools.partial(_part, content))
+            elf = dynamic.read(reader_of(InMemory(content)))
         except dynamic.BadElf as error:
             raise IntegrityError(f"{name}: {path} is not a complete ELF file: {error}") from error
         if elf is None:
@@ -208,10 +208,6 @@ def _outputs(client: docker.DockerClient, image: str) -> dict[str, bytes]:
                 if stream is not None:
                     outputs[os.path.basename(member.name)] = stream.read()
     return outputs
-
-
-def _part(content: bytes, offset: int, size: int) -> bytes:
-    return content[offset : offset + size]
 
 
 def _wheel_and_proofs(outputs: Mapping[str, bytes], abi: str) -> tuple[tuple[str, bytes], dict[str, Any]]:

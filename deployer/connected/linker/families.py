@@ -1,6 +1,5 @@
 """Detection of the MPI families that an image's programs are linked to, if the definition does not state them."""
 
-import functools
 import posixpath
 import re
 from collections import defaultdict
@@ -8,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from deployer.connected.linker.process import FAMILIES, NVSHMEM_BY_MPI
-from deployer.connected.rootfs.entries import FileContent
+from deployer.connected.rootfs.entries import FileContent, reader_of
 from deployer.connected.rootfs.merge import Rootfs
 from deployer.contract.base.errors import Refused
 from deployer.contract.base.tarformat import FILE
@@ -91,7 +90,7 @@ def users(files: Iterable[tuple[str, FileContent]]) -> list[MpiUser]:
         if _OF_MPI.match(posixpath.basename(path)) or data.read(0, min(data.size, len(_MAGIC))) != _MAGIC:
             continue
         try:
-            facts = dynamic.read(functools.partial(_read_at, data))
+            facts = dynamic.read(reader_of(data))
         except BadElf:
             continue  # `check` reports it
         family = next(filter(None, map(_family, facts.needed)), None) if facts else None
@@ -120,10 +119,6 @@ def in_scripts(files: Iterable[FileContent]) -> set[str]:
 
 def _family(needed: str) -> str | None:
     return FAMILIES.get(needed) or next((family for name, family in _BINDINGS if name.match(needed)), None)
-
-
-def _read_at(data: FileContent, offset: int, size: int) -> bytes:
-    return data.read(offset, min(size, data.size - offset)) if offset < data.size else b""
 
 
 def _common(users: Iterable[MpiUser]) -> tuple[set[str], bool]:

@@ -2,7 +2,7 @@
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import IO, NamedTuple, Protocol
 
 from deployer.contract.base import tarformat
@@ -20,6 +20,11 @@ class FileContent(Protocol):
 
     def read(self, start: int, length: int) -> bytes:
         """Return ``length`` bytes from ``start``, fewer only at the end. Raises UsageError if they are unreadable."""
+
+
+def reader_of(content: FileContent) -> Callable[[int, int], bytes]:
+    """Return a function from an offset and a size to the content there, empty beyond the end."""
+    return lambda offset, size: content.read(offset, min(size, content.size - offset)) if offset < content.size else b""
 
 
 class Extent(NamedTuple):

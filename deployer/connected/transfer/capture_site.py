@@ -56,6 +56,11 @@ class CapturedPartition(NamedTuple):
     job_id: str
     seconds: int
 
+    def __str__(self) -> str:
+        job = f"job {self.job_id}, " if self.job_id else ""
+        why = f": {self.reason}" if self.reason else ""
+        return f"{self.name}: {self.state}{why} ({job}{self.seconds} s after its submission)"
+
 
 class SiteRequest(NamedTuple):
     """A capture request.

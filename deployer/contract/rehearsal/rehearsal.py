@@ -82,7 +82,7 @@ _WITH_CAUSE: Sequence[Tuple[Pattern[str], Sequence[str]]] = (
             r"|Max retries|Network is unreachable|No route to host|Name or service not known"
             r"|Temporary failure in name resolution"
             r"|LocalEntryNotFound|OfflineMode|URL fetch failure|couldn't connect to|CommError"
-            r"|[Cc](annot|ould not) connect",
+            r"|[Cc](annot|ould not) connect"
         ),
         (*_NETWORK_KINDS, seen.DAEMON),
     ),

@@ -145,10 +145,6 @@ def between(before: Record, after: Record) -> List[Drift]:
     default = [next(iter(profile.get("partitions") or ()), None) for profile in (before, after)]
     if default[0] != default[1] and None not in default:
         drifts.append(Drift("partitions", CHANGED, default[0], default[1], *_meaning("partitions")))
-    return _sorted(drifts)
-
-
-def _sorted(drifts: List[Drift]) -> List[Drift]:
     return sorted(drifts, key=lambda drift: (_ORDER[drift.severity], drift.place, drift.kind))
 
 

@@ -4,7 +4,6 @@ Sources: debug/buildinfo of Go's library, as Go 1.18 and later write it; PARSING
 without such a section costs four reads; a damaged one gives what precedes the damage.
 """
 
-import functools
 import re
 import struct
 import zlib
@@ -13,7 +12,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from deployer.connected.linker.code.elf_sections import sections_of
-from deployer.connected.rootfs.entries import FileContent
+from deployer.connected.rootfs.entries import FileContent, reader_of
 from deployer.contract.base import json_records
 from deployer.contract.base.errors import IntegrityError
 
@@ -41,7 +40,7 @@ def components(content: FileContent) -> Iterator[ProgramPart]:
     if content.read(0, len(_MAGIC)) != _MAGIC:
         return
     with suppress(IntegrityError, IndexError, KeyError, TypeError, AttributeError, struct.error, zlib.error):
-        read_at = functools.partial(_read_at, content)
+        read_at = reader_of(content)
         for section in sections_of(read_at):
             if section.name in _READERS and section.size <= _MAX_SIZE:
                 found = _READERS[section.name](read_at(section.offset, section.size))
@@ -84,7 +83,3 @@ def _rust(section: bytes) -> Iterator[ProgramPart]:
 
 
 _READERS: dict[bytes, Callable[[bytes], Iterator[ProgramPart]]] = {b".go.buildinfo": _go, b".dep-v0": _rust}
-
-
-def _read_at(content: FileContent, offset: int, size: int) -> bytes:
-    return content.read(offset, size) if offset < content.size else b""

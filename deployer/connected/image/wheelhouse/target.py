@@ -74,13 +74,8 @@ class Target(NamedTuple):
             *tags.cpython_tags(self.python, [self.interpreter], platforms),
             *tags.compatible_tags(self.python, self.interpreter, platforms),
         ]
-        ranks = {tag: rank for rank, tag in enumerate(order)}
-        fitting = [
-            (min(ranks[tag] for tag in fitting_tags), name)
-            for name in names
-            if (fitting_tags := parse_wheel_filename(name)[3] & ranks.keys())
-        ]
-        return min(fitting)[1] if fitting else None
+        fitting = tags.create_compatible_tags_selector(order)
+        return next(fitting((name, parse_wheel_filename(name)[3]) for name in sorted(names)), None)
 
     def check(self, name: str) -> None:
         """Raise Refused if a wheel does not fit, according to its file name."""

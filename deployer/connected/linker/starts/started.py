@@ -3,8 +3,10 @@
 import posixpath
 import re
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
+from deployer.connected.ground import own_data
 from deployer.connected.linker.job_filesystem import JobFilesystem
 from deployer.connected.linker.starts import wrappers
 from deployer.connected.linker.starts.python import python_command, python_packages
@@ -25,28 +27,11 @@ from deployer.contract.site.mount_points import OF_THE_NODE
 _MAX_DEPTH, _MAX_PROGRAMS = 16, 200
 _MAX_SHOWN = 300  # characters of a reason
 
-#: Small tools that start nothing, if they are in a system folder.
-_TOOLS = frozenset((
-    "arch", "awk", "gawk", "mawk", "basename", "base64", "bc", "bunzip2", "bzip2", "cat", "chgrp", "chmod", "chown",
-    "cksum", "clear", "cmp", "comm", "cp", "cut", "date", "dd", "df", "diff", "dircolors", "dirname", "du", "echo",
-    "egrep", "expand", "expr", "factor", "false", "fgrep", "file", "fmt", "fold", "free", "getconf", "getent", "getopt",
-    "grep", "groups", "gunzip", "gzip", "head", "hostid", "hostname", "id", "install", "ip", "join", "ldd", "link",
-    "ln", "locale", "logname", "ls", "lscpu", "lspci", "md5sum", "mkdir", "mkfifo", "mknod", "mktemp", "more", "mount",
-    "mv", "nl", "nproc", "nvidia-smi", "od", "paste", "patch", "pathchk", "pgrep", "pr", "printenv", "printf", "ps",
-    "pwd", "readlink", "realpath", "rm", "rmdir", "sed", "seq", "sha1sum", "sha256sum", "sha512sum", "shuf", "sleep",
-    "sort", "split", "stat", "stty", "sum", "sync", "tac", "tail", "tar", "tee", "test", "touch", "tput", "tr", "true",
-    "truncate", "tsort", "tty", "uname", "unexpand", "uniq", "unlink", "unxz", "unzip", "uptime", "vdir", "wc",
-    "which", "who", "whoami", "xz", "yes", "zcat", "[",
-))  # fmt: skip
+#: Small tools that start nothing, if they are in a system folder; programs that start others in ways that are not
+#: followed.
+_TOOLS, _STARTERS = map(frozenset, own_data.load_yaml(Path(__file__).with_suffix(".yaml")).values())
 _OF_THE_NODE = tuple(f"{folder}/" for folder in OF_THE_NODE)
 _SYSTEM = ("/bin", "/sbin", "/usr/bin", "/usr/sbin", "/usr/lib")
-#: Programs that start others in ways that are not followed.
-_STARTERS = frozenset((
-    "apptainer", "aprun", "at", "batch", "busybox", "chroot", "conda", "docker", "expect", "flux", "gdb",
-    "ibrun", "jsrun", "make", "mamba", "micromamba", "mpiexec", "mpiexec.hydra", "mpirun", "nsenter", "orterun",
-    "parallel", "perf", "pdsh", "prterun", "runuser", "sbatch", "screen", "script", "singularity", "srun", "ssh", "su",
-    "sudo", "systemd-run", "tmux", "unshare", "valgrind", "watch", "xargs",
-))  # fmt: skip
 #: Shell options: letters, and long options without an effect on what starts.
 _SHELL_FLAGS = "abcefhklmopsuvxBCEHOPT"
 _SHELL_LONG = ("--norc", "--noprofile", "--posix", "--verbose", "--noediting")

@@ -17,15 +17,7 @@ from deployer.connected.ground import caches
 from deployer.connected.ground.locked_folder import REHEARSAL, LockedFolder
 from deployer.connected.rehearse.ask.crossing import LOG
 from deployer.connected.rehearse.ask.request import RehearsalRequest, job_of
-from deployer.connected.rehearse.world import (
-    doors,
-    far_launcher,
-    far_shell,
-    limits,
-    machine,
-    own_paths,
-    simulated_plan,
-)
+from deployer.connected.rehearse.world import doors, far_launcher, far_shell, limits, machine, own_paths, simulated_plan
 from deployer.connected.rehearse.world.namespaces import SYSCTL
 from deployer.connected.rehearse.world.node import OUT
 from deployer.connected.rehearse.world.simulated_plan import SITE, RehearsedLayout

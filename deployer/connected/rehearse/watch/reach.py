@@ -96,12 +96,7 @@ class Reach:
         begun: monotonic time of the first call of a program in a container; None: there was none yet.
     """
 
-    def __init__(
-        self,
-        note: Note,
-        local: Iterable[str] = (),
-        last: Callable[[int], None] | None = None,
-    ) -> None:
+    def __init__(self, note: Note, local: Iterable[str] = (), last: Callable[[int], None] | None = None) -> None:
         """Start without observations.
 
         Args:
