@@ -20,6 +20,7 @@ from deployer.connected.ground.caches import CacheUsage, Pruned
 from deployer.connected.ground.sign import Signed
 from deployer.connected.ground.yaml_model import described
 from deployer.connected.image.build import BuildResult
+from deployer.connected.site_profile.drift import Drift
 from deployer.connected.site_profile.gaps import Gap
 from deployer.connected.transfer.capture_site import CapturedPartition
 from deployer.connected.transfer.push import FolderPush, Pushed
@@ -29,7 +30,6 @@ from deployer.contract.bundle.manifest import Manifest
 from deployer.contract.bundle.scan import Scan, Vulnerability
 from deployer.contract.proof.measured_runs import Run
 from deployer.contract.rehearsal.rehearsal import Reached, Rehearsal
-from deployer.contract.rules.drift import Drift
 from deployer.contract.rules.findings import Finding
 from deployer.contract.rules.verdict import Checked
 from deployer.site.doctor.climb import Step

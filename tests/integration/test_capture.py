@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from deployer.connected.site_profile import drift
 from deployer.connected.site_profile import profile as profiles
 from deployer.connected.site_profile.plan import make_plan
-from deployer.contract.rules import drift
 from deployer.contract.rules.findings import NOTE
 from tests.integration.conftest import Alice, Cli
 from tests.lab import Lab, versions

@@ -10,13 +10,12 @@ from typing import Any
 
 from deployer.cli.site import common
 from deployer.connected.ground.yaml_model import KeyPath
-from deployer.connected.site_profile import gaps, published, search
+from deployer.connected.site_profile import drift, gaps, published, search
 from deployer.connected.site_profile import profile as profiles
 from deployer.connected.site_profile.profile import Profile, Resolved
 from deployer.connected.site_profile.summary import only_captured, summary
 from deployer.contract.base.errors import DeployerError, MissingTool, UsageError
 from deployer.contract.base.text import counted
-from deployer.contract.rules import drift
 from deployer.system import terminal
 
 #: The only fact that `push` needs and plans do not.

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from deployer.connected.ground.yaml_model import Document, KeyPath, Problem, checked
+from deployer.connected.site_profile import drift
 from deployer.connected.site_profile.machine import Driver, Fabric, NodeGpus
 from deployer.connected.site_profile.model import Lacking, Mpi, Partition, Profile, SiteFiles, SiteScheduler, age
 from deployer.connected.site_profile.search import CURATED, find
@@ -18,7 +19,6 @@ from deployer.contract.base import facts as captured
 from deployer.contract.base.errors import IntegrityError, UsageError
 from deployer.contract.base.guess import guess
 from deployer.contract.base.json_records import Fields
-from deployer.contract.rules import drift
 from deployer.system import files
 
 __all__ = [
@@ -130,7 +130,7 @@ def schema() -> dict[str, Any]:
 
 
 def comparable(profile: Profile) -> dict[str, Any]:
-    """Return a profile as a JSON object for ``contract.rules.drift``: each partition with all its facts."""
+    """Return a profile as a JSON object for ``drift``: each partition with all its facts."""
     return drift.resolved(profile.model_dump(mode="json"))
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from deployer.connected.site_profile import decisions
+from deployer.connected.site_profile import decisions, drift
 from deployer.connected.site_profile import profile as profiles
 from deployer.connected.site_profile.decisions import Access, Decision
 from deployer.connected.site_profile.profile import Profile
@@ -20,7 +20,6 @@ from deployer.connected.transfer.remote import Remote
 from deployer.contract.base import facts, json_records, records
 from deployer.contract.base.errors import DeployerError, Refused, TransferError, UsageError
 from deployer.contract.base.json_records import Fields
-from deployer.contract.rules import drift
 from deployer.system import files
 
 #: The folder on the site, removed at the end.

@@ -10,12 +10,11 @@ import pytest
 import yaml
 
 from deployer.cli.laptop.main import main
+from deployer.connected.site_profile import drift, search
 from deployer.connected.site_profile import profile as profiles
-from deployer.connected.site_profile import search
 from deployer.connected.site_profile.machine import Machine
 from deployer.connected.site_profile.plan import make_plan
 from deployer.contract.base.errors import Unknown
-from deployer.contract.rules import drift
 from deployer.site.capture.capture import CaptureRequest, capture
 from deployer.site.capture.software import mpi
 from deployer.site.jobs.schedulers import SCHEDULERS

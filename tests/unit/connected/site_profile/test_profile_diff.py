@@ -11,12 +11,12 @@ import pytest
 from pydantic import BaseModel
 
 from deployer.cli.laptop import main
+from deployer.connected.site_profile import drift
 from deployer.connected.site_profile import profile as profiles
 from deployer.connected.site_profile.machine import Machine
 from deployer.connected.site_profile.plan import make_plan
 from deployer.connected.site_profile.profile import Profile
 from deployer.contract.base.errors import DeployerError
-from deployer.contract.rules import drift
 
 SOURCE = {"kind": "captured", "where": "login1", "date": "2026-01-01"}
 LIBRARY = {

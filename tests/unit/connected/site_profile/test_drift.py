@@ -2,7 +2,7 @@
 
 import pytest
 
-from deployer.contract.rules import drift
+from deployer.connected.site_profile import drift
 from deployer.contract.rules.findings import ERROR, NOTE, WARNING
 
 LIBRARY = {"dynamic": {"build_id": "aa"}, "imports": [], "exports": []}
