@@ -24,11 +24,9 @@ from deployer.connected.check.rules import (
     python,
     runtimes,
     site,
-    space,
     spawn,
     uncaptured,
     variables,
-    wheels,
 )
 from deployer.connected.check.rules.case import Case
 from deployer.connected.linker import commands, index, jobs
@@ -65,7 +63,7 @@ PROCESS_RULES: tuple[Callable[[Process], Iterator[Finding]], ...] = (
 RULES: tuple[Callable[[Case], Iterator[Finding]], ...] = (
     command.startable, command.readable, site.captured, site.age, cpu.architecture, cpu.instructions, gpu.requested,
     gpu.vendor, gpu.usable, gpu.kernels, gpu.toolkit, runtimes.allowed, runtimes.startable, runtimes.entering,
-    space.room, wheels.tags, pmi.offered, pmi.spoken, pmi.truncated, fabric.slow, fabric.nccl, places.bound,
+    places.room, python.tags, pmi.offered, pmi.spoken, pmi.truncated, fabric.slow, fabric.nccl, places.bound,
     places.working, runtimes.proving, site.numbers, inside.startable,
 )  # fmt: skip
 #: Rules for one program on a partition's nodes.

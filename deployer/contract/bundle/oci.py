@@ -72,13 +72,10 @@ def manifest(configuration: Blob, layer: Blob, codec: str) -> bytes:
 
 def index(image_manifest: Blob, name: str, version: str, architecture: str) -> bytes:
     """Return the layout's index. Its only image is named NAME:VERSION, as podman and skopeo show it."""
-    entry: Record = dict(_descriptor(MANIFEST_TYPE, image_manifest), platform=_platform(architecture))
+    entry: Record = dict(_descriptor(MANIFEST_TYPE, image_manifest))
+    entry["platform"] = {"architecture": architecture, "os": "linux"}
     entry["annotations"] = {"org.opencontainers.image.ref.name": f"{name}:{version}"}
     return json_records.dumps({"schemaVersion": 2, "manifests": [entry]})
-
-
-def _platform(architecture: str) -> Record:
-    return {"architecture": architecture, "os": "linux"}
 
 
 def codecs() -> List[str]:

@@ -288,15 +288,11 @@ class Rehearsal(NamedTuple):
         """Return the verdict in the form of ``check``. RUN requires a job that was observed to its end."""
         found = [item.finding for item in self.findings]
         known = {item.code for item in found if item.severity == verdict.MISSING_FACTS}
-        if BLIND_CODE not in known and not self._kernel_watched:
+        if BLIND_CODE not in known and not {NETWORK, FILES}.issubset(self.watched):
             found.append(unseen(NOT_WHOLE % "a node").finding)
         if TIME_CODE not in known and self.ending.how == LIMIT:
             found.append(_still_ran(self.ending).finding)
         return verdict.judged(found, self.accepted)
-
-    @property
-    def _kernel_watched(self) -> bool:
-        return {NETWORK, FILES}.issubset(self.watched)
 
     @property
     def _verdict(self) -> str:

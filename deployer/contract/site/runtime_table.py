@@ -65,70 +65,50 @@ _VERSION = re.compile(r"\d+(?:\.\d+)+")
 _UNPACKED = (NOT_STAGED, DISK, MEMORY)
 _ASK = "allow one that bundles carry: udocker needs nothing but the site's permission"
 
+
+def _refused(name: str, refusal: str, instead: str) -> KnownRuntime:
+    return KnownRuntime(name, name, namespaces=False, refusal=refusal, instead=instead)
+
+
 #: In display order.
 TABLE = (
     KnownRuntime("charliecloud", "ch-run", stagings=STAGINGS, oldest=_OLDEST_CHARLIECLOUD),
-    KnownRuntime(
-        CHARLIECLOUD_KIT,
-        "ch-run",
-        carried=True,
-        stagings=STAGINGS,
-        allowed_by="charliecloud",
-        oldest=_OLDEST_CHARLIECLOUD,
-    ),
+    KnownRuntime(CHARLIECLOUD_KIT, "ch-run", carried=True, stagings=STAGINGS, oldest=_OLDEST_CHARLIECLOUD,
+                 allowed_by="charliecloud"),
     # --sharens gives Apptainer's processes one user namespace, but its first process leaves the payload behind when it
     # receives SIGTERM (observed with 1.4.5).
-    KnownRuntime(
-        "apptainer", "apptainer", stagings=STAGINGS, mounts=True, shares_memory=False, tried=True, oldest="1.0"
-    ),
-    KnownRuntime(
-        "singularity", "singularity", stagings=STAGINGS, mounts=True, shares_memory=False, tried=True, oldest="3.8"
-    ),
+    KnownRuntime("apptainer", "apptainer", stagings=STAGINGS, mounts=True, shares_memory=False, tried=True,
+                 oldest="1.0"),
+    KnownRuntime("singularity", "singularity", stagings=STAGINGS, mounts=True, shares_memory=False, tried=True,
+                 oldest="3.8"),
     KnownRuntime("podman", "podman", stagings=_UNPACKED, shares_memory=False, tried=True, oldest=_OLDEST_PODMAN),
     KnownRuntime("podman-hpc", "podman-hpc", stagings=_UNPACKED, shares_memory=False, tried=True),
-    KnownRuntime(
-        "enroot",
-        "enroot",
-        stagings=_UNPACKED,
-        shares_memory=False,
-        tried=True,
-        version_words=("version",),
-        oldest="3.0",
-    ),
-    KnownRuntime(
+    KnownRuntime("enroot", "enroot", stagings=_UNPACKED, shares_memory=False, tried=True, oldest="3.0",
+                 version_words=("version",)),
+    _refused(
         "shifter",
-        "shifter",
-        namespaces=False,
-        refusal="it starts images that the site's image gateway has converted; a folder of the user's own only if the "
+        "it starts images that the site's image gateway has converted; a folder of the user's own only if the "
         "administrator sets allowLocalChroot, which is off by default",
-        instead="allow podman-hpc where the site has it; or " + _ASK,
+        "allow podman-hpc where the site has it; or " + _ASK,
     ),
-    KnownRuntime(
+    _refused(
         "sarus",
-        "sarus",
-        namespaces=False,
-        refusal="it starts only images of its own repositories, into which `sarus load` copies them from an archive",
-        instead="allow podman where the site has it; or " + _ASK,
+        "it starts only images of its own repositories, into which `sarus load` copies them from an archive",
+        "allow podman where the site has it; or " + _ASK,
     ),
-    KnownRuntime(
-        "uenv",
-        "uenv",
-        namespaces=False,
-        refusal="it mounts a SquashFS file into the host's root; an image does not become the root of a process",
-        instead=_ASK,
+    _refused(
+        "uenv", "it mounts a SquashFS file into the host's root; an image does not become the root of a process", _ASK
     ),
-    KnownRuntime(
+    _refused(
         "docker",
-        "docker",
-        namespaces=False,
-        refusal="a service starts its containers, of root or with ranges of extra user numbers, and only from the "
-        "service's own store of images",
-        instead="allow podman, which needs no service; or " + _ASK,
+        "a service starts its containers, of root or with ranges of extra user numbers, and only from the service's "
+        "own store of images",
+        "allow podman, which needs no service; or " + _ASK,
     ),
     # Querying udocker would create a folder in the home.
     KnownRuntime("udocker", "udocker", namespaces=False, carried=True, stagings=_UNPACKED, version_words=()),
     KnownRuntime(NATIVE, "env", namespaces=False),
-)
+)  # fmt: skip
 RUNTIMES = {known.name: known for known in TABLE}
 
 #: The runtimes that deployer can use, and those among them that a bundle's kit can provide.

@@ -164,11 +164,8 @@ def open_parcel(folder: str) -> Parcel:
 def parts_in(folder: str) -> List[Part]:
     """Return the complete parts in a folder, in order."""
     places = map(delta.read_name, files.names(folder))
-    return sorted(place for place in places if isinstance(place, Part) and _is_whole(folder, place))
-
-
-def _is_whole(folder: str, part: Part) -> bool:
-    return os.path.getsize(os.path.join(folder, part.name)) == part.size
+    parts = (place for place in places if isinstance(place, Part))
+    return sorted(part for part in parts if os.path.getsize(os.path.join(folder, part.name)) == part.size)
 
 
 def remove_unlocked(path: str, damaged: bool = False) -> None:

@@ -156,11 +156,13 @@ class ReadLayer:
     Attributes:
         tree: its root filesystem.
         config: the image's configuration.
+        changed: the paths that flatten changed, by kind of change.
     """
 
     def __init__(self, image: ArchiveImage, tree: FlattenedRootfs, press: Press) -> None:
-        self.tree = self._tree = tree
+        self.tree = tree
         self.config = image.config
+        self.changed: Mapping[str, Sequence[bytes]] = tree.changed
         self._image = image
         self._press = press
 
@@ -169,15 +171,10 @@ class ReadLayer:
         del path, front
         return 0
 
-    @property
-    def changed(self) -> Mapping[str, Sequence[bytes]]:
-        """Return the paths that flatten changed, by kind of change."""
-        return self._tree.changed
-
     @functools.cached_property
     def secrets(self) -> Sequence[Secret]:
         """The secrets in its files."""
-        return in_tree(self._tree)
+        return in_tree(self.tree)
 
     @property
     def reused(self) -> int:
@@ -186,7 +183,7 @@ class ReadLayer:
 
     def write(self, writer: BundleWriter) -> KnownLayer:
         """Write the layer, and return its record."""
-        tree, press = self._tree, self._press
+        tree, press = self.tree, self._press
         with ThreadPoolExecutor(1, "packages") as beside:
             finding = beside.submit(_packages, tree)
             with progress.bar("pack", tree.size) as advance:

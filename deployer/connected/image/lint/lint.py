@@ -8,7 +8,7 @@ from deployer.connected.ground import engine
 from deployer.connected.image.builders import choice
 from deployer.connected.image.builders.builder import Builder
 from deployer.connected.image.definition.definition import Definition
-from deployer.connected.image.lint import app, kept, network, refuse_errors, secrets, stages
+from deployer.connected.image.lint import commands, kept, refuse_errors, secrets, stages
 from deployer.connected.image.lint.source import DefinitionSource
 from deployer.connected.rootfs import imagelayers
 from deployer.connected.rootfs.entries import FileEntry
@@ -21,8 +21,7 @@ from deployer.contract.rules.findings import Finding
 #: Rules that need no engine.
 _RULES: tuple[Callable[[DefinitionSource], Iterator[Finding]], ...] = (
     stages.frontend, stages.images, stages.user,
-    app.relative,
-    network.at_run_time, secrets.in_files, secrets.in_variables,
+    commands.relative, commands.at_run_time, secrets.in_files, secrets.in_variables,
 )  # fmt: skip
 
 

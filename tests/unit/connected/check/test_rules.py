@@ -25,11 +25,10 @@ from deployer.connected.check.rules import (
     mpi,
     places,
     pmi,
+    python,
     runtimes,
     site,
-    space,
     uncaptured,
-    wheels,
 )
 from deployer.connected.check.rules.case import MISSING_FACTS, Case
 from deployer.connected.linker import commands, jobs
@@ -753,7 +752,7 @@ def test_no_runtime_that_is_allowed() -> None:
 def test_room_for_an_image(limits: Mapping[str, int], expected: list[tuple[str, str]]) -> None:
     manifest = manifest_of([BundleMember("deployer/app/x", 1, 0o644)], 10**9, raw_size=3 * 10**9, entries=36000)
     plan = PLAN._replace(workspace="/scratch/me/deployer")
-    found = space.room(case({"filesystems": {"/scratch": limits, "/": {"size_mb": 1}}}, plan=plan, manifest=manifest))
+    found = places.room(case({"filesystems": {"/scratch": limits, "/": {"size_mb": 1}}}, plan=plan, manifest=manifest))
     assert codes(found) == expected
 
 
@@ -779,14 +778,14 @@ def python_image(target: str = "python3.11") -> Index:
 def test_a_wheel_that_is_not_for_the_image(name: str, fits: bool) -> None:
     manifest = manifest_of([])._replace(overlays=[WheelOverlay("wheels", [name], 1, 1)])
     looked = case(manifest=manifest)._replace(image=python_image())
-    found = list(wheels.tags(looked))
+    found = list(python.tags(looked))
     assert codes(found) == ([] if fits else [("wheel.tags", ERROR)])
     assert all(finding.subject == name for finding in found)
 
 
 def test_an_image_that_does_not_tell_its_python_is_not_judged() -> None:
     overlay = WheelOverlay("wheels", ["numpy-1.26.4-cp310-cp310-linux_x86_64.whl"], 1, 1)
-    assert list(wheels.tags(case(manifest=manifest_of([])._replace(overlays=[overlay])))) == []
+    assert list(python.tags(case(manifest=manifest_of([])._replace(overlays=[overlay])))) == []
 
 
 @pytest.mark.parametrize(("days", "expected"), [(10, []), (180, []), (181, [("profile.age", NOTE)])])

@@ -1,14 +1,16 @@
-"""network.run-time: commands that need the network when the job runs. Sites may have no network."""
+"""Rules for commands: they need no network when the job runs, because sites may have none, and do not start in app/."""
 
 import posixpath
 import re
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from deployer.connected.image.definition.dockerfile import commands, shell_words
 from deployer.connected.image.lint import finding
 from deployer.connected.image.lint.source import DefinitionSource, text_of
-from deployer.contract.rules.findings import Finding
+from deployer.contract.bundle.command import operand
+from deployer.contract.rules.findings import WARNING, Finding
+from deployer.contract.site.plan import APP
 
 _SHELLS = re.compile(r"(ba|da|z|k)?sh")
 _SHEBANG = re.compile(r"#!.*\b(ba|da|z|k)?sh\b")
@@ -88,3 +90,31 @@ def _is_pip(command: list[str]) -> bool:
     if words[0] == "uv":
         words = words[1:]
     return bool(words and re.fullmatch(r"(.*/)?pip[0-9.]*", words[0])) and any(word in _VERBS for word in words)
+
+
+def relative(source: DefinitionSource) -> Iterator[Finding]:
+    """Check command.relative: a job starts a file with a path relative to its working folder."""
+    app, base = source.definition.app_folder, source.definition.base
+    if any(instruction.name == "WORKDIR" for instruction in source.dockerfile.image()):
+        return
+    for name, job in source.definition.jobs.items():
+        if job.workdir:
+            continue
+        words = job.command
+        started = words[0] if "/" in words[0] else operand(words)
+        for word in words:
+            inner = _in_app(app, word)
+            if word.startswith(("/", "-")) or (word != started and inner is None):
+                continue
+            relative_word = finding("command.relative", f"job {name}", word=word, absolute=f"{APP}/{inner or word}")
+            certain = word == started and inner is not None and base is not None and base.debian is not None
+            yield relative_word if certain else relative_word._replace(severity=WARNING)
+
+
+def _in_app(app: Path | None, word: str) -> PurePosixPath | None:
+    """Return the file in app/ that a relative path seems to mean."""
+    inner = PurePosixPath(word)
+    for path in (inner, PurePosixPath(*inner.parts[1:]) if inner.parts[:1] == ("app",) else None):
+        if app and path and path.suffix and not path.is_absolute() and (app / path).is_file():
+            return path
+    return None
