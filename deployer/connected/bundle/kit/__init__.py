@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from deployer.connected.bundle.about.packages import DEB, GENERIC, Package
 from deployer.connected.bundle.kit import age, charliecloud, squashfs, udocker
-from deployer.connected.bundle.kit.recipe import Recipe
+from deployer.connected.bundle.kit.recipe import Recipe, Say
 from deployer.connected.ground import caches, this_machine
 from deployer.connected.image.definition import settings
 from deployer.connected.image.definition.settings import BuildSettings
@@ -28,15 +28,14 @@ from deployer.contract.elf.machines import HEADER_SIZE, SUPPORTED, X86_64, of_el
 from deployer.contract.site.plan import CHARLIECLOUD_KIT, SIF, SQUASHFS, Plan
 from deployer.system import terminal
 
-Say = Callable[[str], None]
-
 
 class KitPart(NamedTuple):
     """A part of the kit.
 
     Attributes:
         recipe: its pins and files.
-        make: makes the part for a processor in the given folder.
+        make: makes the part in its first folder, with temporary files in the second, for a processor, by the kernel's
+            name. Raises as ``members``.
         programs: the files that it compiles or takes from packages, each with the pin of its source or package.
         serves: returns whether a site can use it.
         optional: returns whether a site can do without it. Such a part is skipped with a warning if it cannot be made.

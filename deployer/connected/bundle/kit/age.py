@@ -3,11 +3,10 @@
 It is compiled statically from Debian's packages with their Go compiler, which needs nothing else from this machine.
 """
 
-from collections.abc import Callable
 from pathlib import Path
 
 from deployer.connected.bundle.kit import fetch
-from deployer.connected.bundle.kit.recipe import Recipe
+from deployer.connected.bundle.kit.recipe import Recipe, Say
 from deployer.connected.ground import this_machine
 from deployer.connected.image.definition.settings import BuildSettings
 from deployer.contract.base.shell import quoted
@@ -20,20 +19,8 @@ PROGRAM, SOURCE = "age", "golang-filippo-age-dev"
 _TIMEOUT = 1800
 
 
-def make(made: Path, work: Path, host: BuildSettings, machine: str, say: Callable[[str], None]) -> None:
-    """Make the part.
-
-    Args:
-        made: the folder for the finished part.
-        work: a folder for temporary files.
-        machine: the site's processor, by the kernel's name.
-
-    Raises:
-        MissingTool: mmdebstrap is missing.
-        TransferError: a download failed.
-        IntegrityError: a download does not match its pin.
-        JobFailed: the compilation failed, or the program does not start.
-    """
+def make(made: Path, work: Path, host: BuildSettings, machine: str, say: Say) -> None:
+    """Make the part, as ``KitPart.make``."""
     version = f"v{RECIPE.pins()[SOURCE]['version'].partition('-')[0]}"
     say(f"kit: fetch the source of age {version} and Debian's Go compiler")
     root = work / "root"

@@ -6,11 +6,11 @@ libraries, in an archive that no longer changes. Its glibc runs on Linux 3.2 and
 """
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from deployer.connected.bundle.kit import fetch
-from deployer.connected.bundle.kit.recipe import Recipe
+from deployer.connected.bundle.kit.recipe import Recipe, Say
 from deployer.connected.image.definition.settings import BuildSettings
 from deployer.contract.base.errors import DeployerError, JobFailed
 from deployer.contract.elf.machines import AARCH64, X86_64
@@ -39,20 +39,8 @@ _FILES: Mapping[str, tuple[str, ...]] = {
 PROGRAMS = {f"{FOLDER}/{names[0]}": package for package, names in _FILES.items()}
 
 
-def make(made: Path, work: Path, host: BuildSettings, machine: str, say: Callable[[str], None]) -> None:
-    """Make the part.
-
-    Args:
-        made: the folder for the finished part.
-        work: a folder for temporary files.
-        machine: the site's processor, by the kernel's name.
-
-    Raises:
-        MissingTool: mmdebstrap is missing.
-        TransferError: a download failed.
-        IntegrityError: a download does not match its pin.
-        JobFailed: ch-run does not start.
-    """
+def make(made: Path, work: Path, host: BuildSettings, machine: str, say: Say) -> None:
+    """Make the part, as ``KitPart.make``."""
     pins = RECIPE.pins()
     say(f"kit: fetch Charliecloud {pins['charliecloud-runtime']['version']} and its libraries for {machine}")
     source, *packages = fetch.debian(RECIPE, [_SOURCE], work, host, list(_FILES), machine)

@@ -3,7 +3,7 @@
 import functools
 import hashlib
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +14,8 @@ from deployer.system import process
 _RECIPES = Path(__file__).with_name("recipes")
 
 PinRecord = Mapping[str, Any]
+#: Receives a line about what is being done.
+Say = Callable[[str], None]
 
 
 class Recipe(NamedTuple):

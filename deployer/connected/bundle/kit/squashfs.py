@@ -6,11 +6,11 @@ zstd, which takes a tenth of the time. Before it is kept, ``unsquashfs`` from th
 
 import filecmp
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from deployer.connected.bundle.kit import fetch
-from deployer.connected.bundle.kit.recipe import Recipe
+from deployer.connected.bundle.kit.recipe import Recipe, Say
 from deployer.connected.bundle.kit.toolchain import Toolchain
 from deployer.connected.image.definition.settings import BuildSettings
 from deployer.contract.base.errors import DeployerError, JobFailed
@@ -28,20 +28,8 @@ _OTHERS = ("XZ", "LZO", "LZ4", "LZMA_XZ", "XATTR")
 _LEFT_OUT_OF_ZSTD = ("LEGACY_SUPPORT", "LIB_DICTBUILDER", "LIB_DEPRECATED")
 
 
-def make(made: Path, work: Path, host: BuildSettings, machine: str, say: Callable[[str], None]) -> None:
-    """Make the part.
-
-    Args:
-        made: the folder for the finished part.
-        work: a folder for temporary files.
-        machine: the site's processor, by the kernel's name.
-
-    Raises:
-        MissingTool: no compiler or mmdebstrap found.
-        TransferError: the sources cannot be downloaded.
-        IntegrityError: a source does not match its pin.
-        JobFailed: the compilation or the test failed.
-    """
+def make(made: Path, work: Path, host: BuildSettings, machine: str, say: Say) -> None:
+    """Make the part, as ``KitPart.make``."""
     pins, tools = RECIPE.pins(), RECIPE.tools(machine)
     version = pins["squashfs-tools"]["version"]
     say(f"kit: fetch the source of squashfs-tools {version}")

@@ -7,11 +7,10 @@ its processes see the right root, or, for another processor, if it starts (``che
 
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 from deployer.connected.bundle.kit import fetch
-from deployer.connected.bundle.kit.recipe import Recipe
+from deployer.connected.bundle.kit.recipe import Recipe, Say
 from deployer.connected.bundle.kit.toolchain import Toolchain
 from deployer.connected.ground import this_machine
 from deployer.connected.image.definition.settings import BuildSettings
@@ -25,20 +24,8 @@ PROGRAM = "proot"
 _PATCH = "proot.patch"
 
 
-def make(made: Path, work: Path, host: BuildSettings, machine: str, say: Callable[[str], None]) -> None:
-    """Make the part.
-
-    Args:
-        made: the folder for the finished part.
-        work: a folder for temporary files.
-        machine: the site's processor, by the kernel's name.
-
-    Raises:
-        MissingTool: no compiler, mmdebstrap or pip found.
-        TransferError: a download failed.
-        IntegrityError: a download does not match its pin.
-        JobFailed: proot does not compile or start, or its processes see the wrong root.
-    """
+def make(made: Path, work: Path, host: BuildSettings, machine: str, say: Say) -> None:
+    """Make the part, as ``KitPart.make``."""
     pins, tools = RECIPE.pins(), RECIPE.tools(machine)
     say(f"kit: fetch udocker {pins['udocker']['version']}")
     wheel = fetch.wheel(RECIPE, "udocker", work, host)
