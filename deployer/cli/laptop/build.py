@@ -63,17 +63,9 @@ def run(args: argparse.Namespace) -> None:
     files = settings.build_files(args)
     definition = load(args.definition)
     sites = [profile_of(site) for site in args.site]
-    options = BuildOptions(
-        **files,
-        no_cache=args.no_cache,
-        accept=tuple(args.accept),
-        mode=Mode(args.locked, args.offline, args.upgrade),
-        find_links=args.find_links,
-        families=sources.families_for(definition, sites),
-        builder=args.builder,
-        secrets=dict(map(_secret, args.secret)),
-        ssh=args.ssh,
-    )
+    given: dict[str, Any] = {"accept": tuple(args.accept), "secrets": dict(map(_secret, args.secret))}
+    given.update(families=sources.families_for(definition, sites), mode=Mode(args.locked, args.offline, args.upgrade))
+    options = common.from_options(BuildOptions, args, **files, **given)
     results = []
     with caches.in_use():
         for each in architectures.definitions(definition, args.architecture, sites):
