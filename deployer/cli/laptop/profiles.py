@@ -47,7 +47,8 @@ def add_parsers(subparsers: Any) -> None:
     common.add(verb, "site", "SITE", _SITE)
     common.add(verb, "-o", "--output", "DIR", "write the files to this folder", type=Path, required=True)
     verb.example = "deployer profile publish lab.yaml -o published"
-    common.add_command(verbs, "schema", _schema, "print the JSON schema of profiles, for editors")
+    text = "print the JSON schema of profiles, for editors"
+    common.add_command(verbs, "schema", lambda _: terminal.show_json(profiles.schema(), indent=2), text)
 
 
 def _list(args: argparse.Namespace) -> None:
@@ -179,7 +180,3 @@ def _publish(args: argparse.Namespace) -> None:
     there = "at the site, as root: install -d /etc/deployer && install -m 644 profile.* /etc/deployer/"
     record = {"files": [str(path.with_name(name)) for name in names]}
     common.show_result(args, record, f"wrote {', '.join(names)}: {path.parent}", there)
-
-
-def _schema(_: argparse.Namespace) -> None:
-    terminal.show_json(profiles.schema(), indent=2)

@@ -46,7 +46,8 @@ class PackageFiles:
         debian, python = _DPKG_LIST.fullmatch(path), _RECORD.fullmatch(path)
         if debian:
             self._names.add(debian[1])
-            self._paths.update(_merged(line.lstrip("/")) for line in lines)
+            paths = (line.lstrip("/") for line in lines)
+            self._paths.update(f"usr/{path}" if _MERGED.match(path) else path for path in paths)
         elif python:
             names = [posixpath.join(python[1] or "", row[0]) for row in csv.reader(lines) if row]
             self._paths.update(posixpath.normpath(name) if "./" in name else name for name in names)
@@ -56,7 +57,3 @@ class PackageFiles:
         source = f"{bytecode[1] or ''}{bytecode[2]}.py" if bytecode else path
         own = path.startswith(_DPKG) and path.removeprefix(_DPKG).rpartition(".")[0] in self._names
         return own or path in self._paths or source in self._paths
-
-
-def _merged(path: str) -> str:
-    return f"usr/{path}" if _MERGED.match(path) else path

@@ -109,20 +109,18 @@ class KnownLayer(NamedTuple):
         """Return the layer written by ``written``."""
         found = json.loads(text)
         users = found["users"]
-        return KnownLayer(
-            **{
-                **found,
-                "layer": oci.Blob(*found["layer"]),
-                "raw": oci.Blob(*found["raw"]),
-                "segments": [Segment(*fields) for fields in found["segments"]],
-                "entries": [
-                    TarEntry(kind.encode(), path.encode(*_AS_TEXT), mode, size, target.encode(*_AS_TEXT))
-                    for kind, path, mode, size, target in found["entries"]
-                ],
-                "secrets": [Secret(*fields) for fields in found["secrets"]],
-                "users": None if users is None else [MpiUser(*fields) for fields in users],
-            }
+        found.update(
+            layer=oci.Blob(*found["layer"]),
+            raw=oci.Blob(*found["raw"]),
+            segments=[Segment(*fields) for fields in found["segments"]],
+            entries=[
+                TarEntry(kind.encode(), path.encode(*_AS_TEXT), mode, size, target.encode(*_AS_TEXT))
+                for kind, path, mode, size, target in found["entries"]
+            ],
+            secrets=[Secret(*fields) for fields in found["secrets"]],
+            users=None if users is None else [MpiUser(*fields) for fields in users],
         )
+        return KnownLayer(**found)
 
 
 def inventory(known: KnownLayer) -> "PackageInventory":

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
+from deployer.connected.ground import own_data
 from deployer.connected.image.definition.dockerfile import commands, shell_words
 from deployer.connected.image.lint import finding
 from deployer.connected.image.lint.source import DefinitionSource, text_of
@@ -17,15 +18,10 @@ _SHEBANG = re.compile(r"#!.*\b(ba|da|z|k)?sh\b")
 _LOCAL = re.compile(r"(\w+://)?(localhost|127\.|\[::1\]|\$|file:)")
 
 #: Programs that use the network, with the words that make them do so; empty: they always use it.
-_PROGRAMS: dict[str, frozenset[str]] = {
-    **dict.fromkeys(("apt", "apt-get", "aptitude"), frozenset({"update", "install", "upgrade", "dist-upgrade"})),
-    **dict.fromkeys(("yum", "dnf", "microdnf", "zypper"), frozenset({"install", "update", "upgrade", "in"})),
-    "apk": frozenset({"add", "update", "upgrade"}),
-    **dict.fromkeys(("conda", "mamba", "micromamba"), frozenset({"install", "create", "update", "env"})),
-    "git": frozenset({"clone", "fetch", "pull", "submodule"}),
-    **dict.fromkeys(("hf", "huggingface-cli"), frozenset({"download"})),
-    **dict.fromkeys(("aws", "gsutil"), frozenset()),
-    "uv": frozenset({"sync", "add", "lock"}),
+_PROGRAMS = {
+    program: frozenset(words.split())
+    for programs, words in own_data.load_yaml(Path(__file__).with_suffix(".yaml")).items()
+    for program in programs.split()
 }
 _VERBS = ("install", "download", "wheel")
 _OFFLINE = ("--offline", "--no-index", "--no-download")
