@@ -88,7 +88,7 @@ ENGINES = {
     "munge": Engine(_programs("munged"), _INSTALL.format("munge")),
     "openpbs": Engine(
         lambda: os.path.isfile(os.environ.get("DEPLOYER_OPENPBS", "")),
-        "DEPLOYER_OPENPBS=ARCHIVE: the sources of OpenPBS, see docs/development.md",
+        "DEPLOYER_OPENPBS=ARCHIVE: an installation of OpenPBS, see docs/development.md",
     ),
     "podman": Engine(_programs("podman", "crun"), _INSTALL.format("podman, crun")),
     "python3.6": Engine(

@@ -6,13 +6,11 @@ installed: a setuid installation does not allow to be moved.
 
 from __future__ import annotations
 
-import os
-import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.lab.apptainer import LOOP
-from tests.lab.software import admins_umask
+from tests.lab.software import admins_umask, unpack
 
 if TYPE_CHECKING:
     from tests.lab.cluster import Lab
@@ -26,11 +24,8 @@ _LINK = f"mount -t overlay -o lowerdir={PREFIX}/link:/usr/bin overlay /usr/bin |
 
 def install_setuid(lab: Lab) -> Path:
     """Install it on all nodes of a lab, until they are started again; return its configuration."""
-    installed = lab.home / Path(PREFIX).relative_to("/home")
-    # Its paths begin with home/.
-    unpack = ["tar", "-x", "-p", "--numeric-owner", "--strip-components=1", "-C", str(lab.home), "-f"]
+    installed = unpack(lab.home, ARCHIVE, PREFIX)
     with admins_umask():
-        subprocess.run([*unpack, os.environ[ARCHIVE]], check=True, timeout=120)
         (installed / "link").mkdir()
         (installed / "link/singularity").symlink_to(f"{PREFIX}/bin/singularity")
     for node in lab.definition().site.slurm_nodes:

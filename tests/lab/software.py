@@ -132,6 +132,24 @@ def admins_umask() -> Iterator[None]:
         os.umask(before)
 
 
+def unpack(home: Path, variable: str, prefix: str) -> Path:
+    """Unpack the archive of an installation, which an environment variable names, for all nodes of a lab.
+
+    Args:
+        home: the nodes' /home.
+        prefix: where nodes have it, below /home; the paths in the archive are the same, without the first slash.
+
+    Returns:
+        Its folder as a path of this machine.
+    """
+    if not os.path.isfile(os.environ.get(variable, "")):
+        raise LabError(f"no archive of {prefix}", f"{variable}=ARCHIVE: docs/development.md")
+    words = ["tar", "-x", "-p", "--numeric-owner", "--strip-components=1", "-C", str(home), "-f"]
+    with admins_umask():
+        run([*words, os.environ[variable]], timeout=300).check(f"unpack the archive of {prefix}")
+    return home / Path(prefix).relative_to("/home")
+
+
 # ---------------------------------------------------------------- MPI
 
 
