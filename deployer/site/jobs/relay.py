@@ -32,7 +32,7 @@ _LEAST = 1 << 20
 _AGAIN, _POLL = 0.1, 0.5
 
 #: Position and size of a piece.
-Piece = Tuple[int, int]
+FilePiece = Tuple[int, int]
 
 
 class Links(NamedTuple):
@@ -60,7 +60,7 @@ def links(hosts: str) -> Optional[Links]:
     return None
 
 
-def pieces(parts: Iterable[Tuple[int, int]]) -> List[Piece]:
+def pieces(parts: Iterable[Tuple[int, int]]) -> List[FilePiece]:
     """Split parts of a file, given by start and end, into pieces in the order of the file."""
     return [(at, min(_PIECE, end - at)) for start, end in sorted(parts) for at in range(start, end, _PIECE)]
 
@@ -68,7 +68,7 @@ def pieces(parts: Iterable[Tuple[int, int]]) -> List[Piece]:
 class Relay:
     """Writes pieces of the file ``source`` into ``target`` in order, and sends them on."""
 
-    def __init__(self, links: Links, source: str, target: IO[bytes], parts: Sequence[Piece]) -> None:
+    def __init__(self, links: Links, source: str, target: IO[bytes], parts: Sequence[FilePiece]) -> None:
         self._links = links
         self._source = source
         self._target = target

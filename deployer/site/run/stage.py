@@ -389,7 +389,7 @@ def _links(request: StageRequest, size: int) -> Optional[relay.Links]:
 
 @contextmanager
 def _arriving(
-    request: StageRequest, links: relay.Links, pieces: Sequence[relay.Piece]
+    request: StageRequest, links: relay.Links, pieces: Sequence[relay.FilePiece]
 ) -> Iterator[Tuple[IO[bytes], Callable[[], bool]]]:
     """Yield a file that a second process writes, and what waits a moment and tells whether more may arrive.
 
