@@ -52,6 +52,8 @@ def facts(tools: Tools, name: str, words: TrialWords) -> Record:
 def failure(tools: Tools, name: str, answer: Answer, folder: str) -> str:
     """Return and note the last words of a start that failed. ``folder`` is the temporary one, which says nothing."""
     lines = _COLOUR.sub("", answer.both.replace(folder, "FOLDER")).split("\n")
-    last = next((" ".join(line.split()) for line in reversed(lines) if line.strip()), "exit %d" % answer.status)
+    said = (" ".join(line.split()) for line in reversed(lines))
+    # SingularityCE ends with ": exit status 1".
+    last = next((words for words in said if words[:1] not in ("", ":")), "exit %d" % answer.status)
     tools.note("%s: exit %d: %s" % (name, answer.status, last))
     return last[:_MOST]
