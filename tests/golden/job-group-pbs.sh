@@ -1,7 +1,7 @@
 #!/bin/bash -l
 # Job hello-1: bundle hello:1 on lab, written by deployer VERSION.
 # 2 nodes x 2 ranks x 2 threads; variant charliecloud-folder: first in the plan.
-# To submit this script by hand: qsub -J 1-3%2 job.sh. You may edit it and submit it again.
+# To submit this script by hand: qsub -r y -J 1-3%2 job.sh. You may edit it and submit it again.
 #PBS -S /bin/bash
 #PBS -N hello
 #PBS -j oe

@@ -77,7 +77,8 @@ class Pbs(Scheduler):
     look = "`qstat -Q`, and queue, account and limits in the site's profile"
     identified = code("id=$PBS_JOBID\n")
     own_log = "batch-system.log"
-    array_words = "-J 1-{count}{limit}"
+    #: An array must be allowed to start again. Each start has its own folder.
+    array_words = "-r y -J 1-{count}{limit}"
     ours = ("-S", "-N", "-j", "-o", "-e", "-r", "-q", "-A", "-J", "-l select", "-l place", "-l walltime")
     #: PBS ends a job through the sessions of its tasks: SIGTERM, then SIGKILL after kill_delay, 10 s by default
     #: (pbs_queue_attributes(7B)).

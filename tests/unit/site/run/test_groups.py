@@ -231,7 +231,7 @@ def test_a_malformed_group_of_another_user_hides_no_other_job(group, store, capf
         ("slurm", ["--array=3,5%2"], ["--array=5%2"], "7", "7_5"),
         ("slurm", ["--array=3,5%2"], ["--array=5%2"], "7;c1", "7_5;c1"),
         ("gridengine", ["-t", "1-2", "-tc", "2"], ["-t", "1-1", "-tc", "2"], "7", "7.2"),
-        ("pbs", ["-J", "1-2%2"], [], "7[].server", "7[2].server"),
+        ("pbs", ["-r", "y", "-J", "1-2%2"], [], "7[].server", "7[2].server"),
         ("lsf", ["-J", "deployer[1-2]%2"], ["-J", "deployer[1-1]%2"], "7", "7[2]"),
     ],
 )
