@@ -17,7 +17,7 @@ from tests.lab.state import write_atomically
 if TYPE_CHECKING:
     from tests.lab.cluster import Lab
 
-#: Names the archive; what it has: docs/development.md.
+#: The variable that names the archive. docs/development.md lists what the archive contains.
 ARCHIVE = "DEPLOYER_OPENPBS"
 #: PBS_EXEC on the nodes.
 PREFIX = "/home/apps/pbs"

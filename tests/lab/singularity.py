@@ -15,7 +15,7 @@ from tests.lab.software import admins_umask, unpack
 if TYPE_CHECKING:
     from tests.lab.cluster import Lab
 
-#: Names the archive; how it is made: docs/development.md.
+#: The variable that names the archive. docs/development.md says how to make the archive.
 ARCHIVE = "DEPLOYER_SINGULARITY"
 PREFIX = "/home/apps/singularity"
 #: Every shell finds it, as in most sites.

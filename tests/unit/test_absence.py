@@ -31,7 +31,7 @@ REVIEWED = {
     "site/install/incoming.py::remove_unlocked": "another user's, or no file; what stays goes with its folder",
     "system/channel.py::callers": "a stranger that has gone again",
     "site/jobs/relay.py::run": "printed: this node reads the shared file itself",
-    "site/jobs/relay.py::_send": "the next node reads the shared file itself, and says so",
+    "site/jobs/relay.py::_send": "the next node then reads the shared file itself and prints a warning",
     "system/channel.py::connect": "the next address is tried, and all reasons are in the error",
     "site/inside/hub.py::_accept": "a connection that has gone again",
     "site/container/replay.py::_serve": "the job goes on, and the reason is printed",

@@ -209,9 +209,8 @@ class Packing:
         cache = caches.FRAMES.folder
         with caches.in_use():
             own = request.output is None
-            follow = self._follow
             packed = pack.pack(
-                contents, sites, path, cache=cache, checking=checking, say=self._say, own=own, follow=follow
+                contents, sites, path, cache=cache, checking=checking, say=self._say, own=own, follow=self._follow
             )
         if inputs_now() != inputs:  # a file changed, so the packed content is uncertain
             inputs = ""  # so the next deploy packs again

@@ -128,7 +128,7 @@ MEMORY = "memory"
 DISK = "disk"
 SQUASHFS = "squashfs"
 STAGINGS = (NOT_STAGED, MEMORY, DISK, SQUASHFS)
-#: Beside the stagings, a form of the image: its SquashFS file in a SIF file, where it was installed or staged.
+#: Another form of the image: a SIF file that contains its SquashFS file. It can be started with or without staging.
 SIF = "sif"
 
 

@@ -412,9 +412,7 @@ def follow(folder: str, tell: Callable[[str], None]) -> None:
         else:
             if known is None or not known.active:
                 break
-            outcome = _outcome(folder)
-            lost = outcome.wrong is not None and outcome.wrong.code == "job.ended" and outcome.exit_code != _STOPPED
-            if known.nodes and lost:  # Slurm may wait minutes for the dead node
+            if known.nodes and _has_lost_a_node(folder):  # Slurm may wait minutes for it
                 known = known._replace(word="FAILED", active=False)
                 break
             if _reader_is_gone(2):
@@ -555,6 +553,12 @@ def states(submitted: Sequence[Tuple[str, str]]) -> Dict[str, JobState]:
         for start in range(0, len(numbers), _AT_ONCE):
             known.update(owner.parse_states(*ask(owner.states(numbers[start : start + _AT_ONCE]))))
     return known
+
+
+def _has_lost_a_node(folder: str) -> bool:
+    """Return whether a job's script ended because a node died, and the job will not start again."""
+    outcome = _outcome(folder)
+    return outcome.wrong is not None and outcome.wrong.code == "job.ended" and outcome.exit_code != _STOPPED
 
 
 class _Outcome(NamedTuple):

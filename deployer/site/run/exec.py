@@ -13,11 +13,11 @@ from deployer.contract.base.shell import Text, Value, argv, variables
 from deployer.contract.base.shell import data as text_of
 from deployer.contract.site import layout
 from deployer.contract.site.choose import choose
-from deployer.contract.site.plan import CHARLIECLOUD_FOLDER, CHARLIECLOUD_KIT, NOT_STAGED, SIF
+from deployer.contract.site.plan import CHARLIECLOUD_FOLDER, CHARLIECLOUD_KIT, NOT_STAGED
 from deployer.site.container import container, home, runtime_check
 from deployer.site.container.runtimes import RUNTIMES
 from deployer.site.container.runtimes.interface import Container, Mount, Runtime
-from deployer.site.install import mount_points, squash
+from deployer.site.install import mount_points
 from deployer.site.run.prepare import placeholders, ranks
 from deployer.site.run.prepare.request import users_environment
 from deployer.site.run.prepare.start_option import vetoes
@@ -120,9 +120,8 @@ def prepare(store: Store, request: ExecRequest, action: str = "") -> Tuple[Runti
         horovod,
         request.home,
         users_environment(plan, request.env),
-    )._replace(arguments=option.arguments if option else (), devices=ranks.cdi_names(plan))
-    if option and option.sif:
-        settings = settings._replace(rootfs=squash.existing(installed, SIF))
+    )
+    settings = ranks.with_option(settings, option, plan, installed)
     if not container.has_workdir(manifest.image):
         own = settings.environment.get("HOME", "/")
         settings = settings._replace(workdir=working_folder(settings.binds, own, _here()))

@@ -55,9 +55,8 @@ def ranks_container(resolved: ResolvedRun, chosen: Chosen, folder: str, users: S
         variant=installed.variant(plan.abi) if plan.abi else None,
         own=resolved.request.home,
         users=settled.environment,
-    )._replace(arguments=option.arguments, devices=cdi_names(plan))
-    if option.sif:
-        ranks = ranks._replace(rootfs=squash.existing(installed, SIF))
+    )
+    ranks = with_option(ranks, option, plan, installed)
     environment, passed = dict(ranks.environment), list(ranks.passed)
     if resolved.request.tasks:
         environment["DEPLOYER_TASK"] = Word(Variable("task"))  # which the script of each task sets
@@ -102,6 +101,14 @@ def copies(plan: Plan, option: StartOption) -> Dict[str, str]:
     return memory_copies.switched_off(plan.abi or "") if memory_copies.prevented(option) else {}
 
 
-def cdi_names(plan: Optional[Plan]) -> List[str]:
-    """Return the plan's devices that are names in the Container Device Interface."""
-    return [name for name in plan.devices if not name.startswith("/")] if plan else []
+def with_option(
+    settings: Container, option: Optional[StartOption], plan: Optional[Plan], installed: InstalledImage
+) -> Container:
+    """Return a container with the words of its start option, and the devices of its plan that CDI names.
+
+    Raises:
+        Refused: the option needs a SIF file, and the image has none.
+    """
+    names = [name for name in plan.devices if not name.startswith("/")] if plan else []
+    settings = settings._replace(arguments=option.arguments if option else (), devices=names)
+    return settings._replace(rootfs=squash.existing(installed, SIF)) if option and option.sif else settings
