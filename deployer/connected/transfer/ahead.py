@@ -54,8 +54,8 @@ class Ahead:
             return ""
         try:
             self._sending.result()
-        except DeployerError as error:  # if it matters, the push fails too
-            _log.debug("nothing was sent ahead: %s", error.message)
+        except (DeployerError, OSError) as error:  # if it matters, the push fails too
+            _log.debug("nothing was sent ahead: %s", error)
             return ""
         return self._token
 

@@ -1,5 +1,6 @@
 """Frames that are sent while a bundle is packed: a real pack and site, with the fake line of test_remote between."""
 
+import errno
 import io
 import os
 import tarfile
@@ -136,6 +137,19 @@ def test_if_nothing_can_be_sent_ahead_the_push_sends_all(
 ) -> None:
     ahead = Ahead(lambda: remote)
     monkeypatch.setattr(ahead, "_token", "no digest")
+    bundle = packing.pack(contents(), [], tmp_path / "b.tar", follow=ahead.follow)
+    assert ahead.finish() == ""
+    assert pushed(bundle, remote, "").sent > bundle.size - 100_000
+
+
+def test_if_the_bundle_cannot_be_read_ahead_the_push_sends_all(
+    far: Path, tmp_path: Path, remote: Remote, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> Iterator[bytes]:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    ahead = Ahead(lambda: remote)
+    monkeypatch.setattr(ahead, "_pieces", broken)
     bundle = packing.pack(contents(), [], tmp_path / "b.tar", follow=ahead.follow)
     assert ahead.finish() == ""
     assert pushed(bundle, remote, "").sent > bundle.size - 100_000
