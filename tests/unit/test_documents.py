@@ -15,9 +15,10 @@ from tests.conftest import ROOT
 
 #: Documents with relative links: those of users and developers, and ADRs.
 _PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
-#: Documents of today: the others record what was so at a commit.
+#: Documents of today, and files that `init` writes or people copy: other documents record what was so at a commit.
 _WITH_COMMANDS = [
-    page for page in _PAGES if "adr" not in page.parts and page.name not in ("CHANGELOG.md", "benchmarks.md")
+    *(page for page in _PAGES if "adr" not in page.parts and page.name not in ("CHANGELOG.md", "benchmarks.md")),
+    *sorted([*(ROOT / "bundles").rglob("*.yaml"), *(ROOT / "site_profiles").glob("*.yaml")]),
 ]
 _LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)")
 _FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
