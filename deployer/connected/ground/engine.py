@@ -31,7 +31,8 @@ PATIENCE = 3600
 #: Seconds for the first answer. An engine on this machine answers immediately.
 _FIRST_ANSWER = 15
 
-FREE_SPACE = "free space in the engine: docker system prune"
+FULL = "no space left on the engine's disk"
+FREE_SPACE = "free space in the engine: docker system prune, or podman system prune (df shows what is full)"
 EMULATION = "programs of another architecture need emulation: apt-get install qemu-user-static binfmt-support arch-test"
 AGAIN = "start the engine again and repeat the command: finished steps are cached; its log says why it ended"
 
@@ -197,7 +198,7 @@ def calls(client: docker.DockerClient, action: Callable[[], str]) -> Iterator[No
     except (DockerException, *_LOST) as error:
         action_now = action()
         if is_full(str(error)):
-            raise SpaceError(f"cannot {action_now}: {_reason(error)}", FREE_SPACE) from error
+            raise SpaceError(f"cannot {action_now}: {FULL}", FREE_SPACE) from error
         if not answers(client):
             raise MissingTool(f"cannot {action_now}: the Docker engine went away", AGAIN) from error
         raise DeployerError(f"cannot {action_now}: {_reason(error)}") from error

@@ -113,7 +113,7 @@ def _load(client: docker.DockerClient, chunks: Iterator[bytes], path: Path) -> N
         if "error" in message:
             reason = str(message["error"])
             if engine.is_full(reason):
-                raise SpaceError(f"cannot load {path}: {reason}", engine.FREE_SPACE)
+                raise SpaceError(f"cannot load {path}: {engine.FULL}", engine.FREE_SPACE)
             if "invalid diffID" in reason:
                 raise IntegrityError(f"{path} is damaged: {reason}")
             raise DeployerError(f"cannot load {path}: {reason}")

@@ -84,7 +84,7 @@ def pull(client: docker.DockerClient, reference: str, platform: str | None = Non
 
 def _explained(reference: str, reason: str) -> DeployerError:
     if engine.is_full(reason):
-        return SpaceError(f"cannot pull {reference}: {reason}", engine.FREE_SPACE)
+        return SpaceError(f"cannot pull {reference}: {engine.FULL}", engine.FREE_SPACE)
     if any(words in reason.lower() for words in _NO_SUCH):
         hint = "check its name and digest, or log in with docker login"
         return UsageError(f"the registry does not provide the image {reference}: {reason}", hint)
