@@ -150,10 +150,12 @@ def _stage(args: argparse.Namespace) -> int:
 def _result(args: argparse.Namespace) -> Optional[int]:
     if args.step:
         return _judge(args, args.step, args.exit, args.signal)
-    for name in ("site.proof.result", "site.jobs.rendezvous", "site.jobs.result"):  # while the first step runs
-        importlib.import_module("deployer." + name)
-    for line in sys.stdin:
-        step, code, signal = line.split()
+    importlib.import_module("deployer.site.jobs.rendezvous")  # while the first step runs
+    from deployer.site.jobs import watch
+
+    for line in watch.lines(args.folder, sys.stdin):
+        step, code, signal, *reason = line.split(None, 3)
+        args.reason = reason[0].strip() if reason else None
         terminal.show(str(_judge(args, step, int(code), "" if signal == "-" else signal)))
         sys.stdout.flush()
         if step == args.until:

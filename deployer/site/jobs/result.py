@@ -63,6 +63,8 @@ _PATIENCE = 10.0
 _LOG_FROM = "log-from"
 #: A file in the same folder: when each step ended.
 _STEPS = "steps"
+#: What the judge tells of nodes while others have not answered, in the job's folder (``watch``).
+NOTICE = "notice"
 
 _T = TypeVar("_T")
 
@@ -80,7 +82,7 @@ def write_result(folder: str, outcome: "StepOutcome") -> json_records.Record:
     if (outcome.exit_code != 0 or not shown) and outcome.signal is None:
         gathered = gathered._replace(image=_image(folder, started))
     if outcome.step == HOSTS and outcome.reason is None and len(gathered.hosts) < started.nodes:
-        gathered = gathered._replace(absent=_absent(started, {node.host for node in gathered.hosts}))
+        gathered = gathered._replace(absent=absent(started, {node.host for node in gathered.hosts}))
     if outcome.step == HOSTS and succeeded:
         hosts = os.path.join(folder, HOSTS_FOLDER)
         try:
@@ -109,7 +111,7 @@ def write_result(folder: str, outcome: "StepOutcome") -> json_records.Record:
     return record
 
 
-def _absent(started: Launch, there: Set[str]) -> List[str]:
+def absent(started: Launch, there: Set[str]) -> List[str]:
     """Return the job's nodes that are not ``there``; empty if the batch system has other names for them."""
     from deployer.site.jobs.schedulers import known
 
@@ -174,23 +176,29 @@ def launch(folder: str) -> Launch:
 
 def gather(folder: str) -> "Evidence":
     """Read all evidence of a job's steps; unreadable records count as missing."""
-    from deployer.site.proof.result import Evidence
-
     payload, reason = _payload(os.path.join(folder, PAYLOAD_FILE))
-    hosts = texts(os.path.join(folder, HOSTS_FOLDER))
     ranks = texts(os.path.join(folder, RANKS_FOLDER))
     for record in _read_all(ranks, r"node-.+\.json", NodeRecord):
         ranks.update(record.files)
-    roots = {name: text for name, text in hosts.items() if name.endswith(ROOT_SUFFIX)}
-    return Evidence(
-        hosts=_read_all(hosts, r".+\.json", HostRecord),
+    return of_hosts(texts(os.path.join(folder, HOSTS_FOLDER)))._replace(
         probes=_read_all(ranks, r"probe-\d+\.json", ProbeRecord),
         payloads=_read_all(ranks, r"payload-\d+\.json", PayloadRecord),
         logs=_last_lines(ranks),
         payload=payload,
         payload_error=reason,
-        roots={name[: -len(ROOT_SUFFIX)]: text[:_MAX_ROOT] for name, text in roots.items()},
-        networks=_read_all(hosts, r".+" + re.escape(evidence.NETWORK_SUFFIX), NetworkRecord),
+    )
+
+
+def of_hosts(known: Mapping[str, str]) -> "Evidence":
+    """Return the evidence about the nodes from the texts in the hosts folder, by file name."""
+    from deployer.site.proof.result import Evidence
+
+    return Evidence(
+        hosts=_read_all(known, r".+\.json", HostRecord),
+        roots={
+            name[: -len(ROOT_SUFFIX)]: text[:_MAX_ROOT] for name, text in known.items() if name.endswith(ROOT_SUFFIX)
+        },
+        networks=_read_all(known, r".+" + re.escape(evidence.NETWORK_SUFFIX), NetworkRecord),
     )
 
 

@@ -9,7 +9,8 @@ up.
     SIGUSR2     does the same, and ends
     SIGTERM     the same, once no process uses the image any more: Slurm ends the job (time limit, scancel)
 
-With ``--hosts``, it first writes the facts of the node, answers, and waits for SIGUSR1 before it unpacks.
+With ``--hosts``, it first writes the facts of the node, checks what it can, answers, and waits for SIGUSR1 before it
+unpacks.
 
 It removes the folder when it ends. If it is killed, the next one on the node removes the folder. srun forwards SIGUSR1
 and SIGUSR2 to its tasks; on SIGTERM, srun kills them (tested with Slurm 22.05).
@@ -57,6 +58,7 @@ _SERVED = f"""trap "" HUP INT TERM USR1 USR2
 {{ "$@" </dev/null || echo failed; }} & read -r _; {_FUSERMOUNT} -u -z "$0" 2>/dev/null; wait"""
 #: Run in a mounted image: prints the id of the process to join, and ends when this process ends.
 _READY = ("/bin/sh", "-c", "echo $$; read -r _")
+_NO_ROOT = "a container does not show the image's root"
 _HINT = "the image is staged there: is it full, or closed to users?"
 #: Seconds between two checks for bytes that have not arrived.
 _LOOK = 0.02
@@ -169,11 +171,18 @@ def stage(request: StageRequest) -> int:
 
 def _hold(request: StageRequest) -> None:
     """Stage the image and hold it until job.sh or Slurm ends it."""
-    if request.hosts and not _is_wanted(request, request.hosts):
-        return
+    if request.hosts:
+        host_probe.host(request.hosts, request.library, request.home, keep=request.keep)
+        _check_runtime(request, request.hosts)
     with claimed(request.into):
         with files.errors_named("write under " + request.into, "free some there: an earlier job may have left it"):
-            (_fill_packed if request.packed else _fill)(request)
+            filling = (_fill_packed if request.packed else _fill)(request)
+            next(filling)  # what is wrong before anything is written fails while all nodes report
+            if request.hosts:
+                _answer(0, "")
+                if signal.sigwait(_SIGNALS) != signal.SIGUSR1:
+                    return
+            next(filling, None)
             os.mkdir(os.path.join(request.into, EVIDENCE))
             if request.stubs:
                 shutil.copytree(request.stubs, os.path.join(request.into, STUBS), symlinks=True)
@@ -185,7 +194,7 @@ def _hold(request: StageRequest) -> None:
                     _link(request, os.path.basename(request.source))
                     shown = host_probe.read_root(hosts, request.reader)
                 if shown != plans.CANARY_TEXT:
-                    raise Refused("a container does not show the image's root")
+                    raise Refused(_NO_ROOT)
             _answer(0, "")
             while signal.sigwait(_SIGNALS) == signal.SIGUSR1:
                 _publish(request)
@@ -198,11 +207,12 @@ def _hold(request: StageRequest) -> None:
             _publish(request)
 
 
-def _is_wanted(request: StageRequest, hosts: str) -> bool:
-    """Write the facts of this node and answer; return whether to stage the image, which SIGUSR1 requests."""
-    host_probe.host(hosts, request.library, request.home, keep=request.keep)
-    _answer(0, "")
-    return signal.sigwait(_SIGNALS) == signal.SIGUSR1
+def _check_runtime(request: StageRequest, hosts: str) -> None:
+    """Raise Refused if the node cannot start the runtime, with the reason as the evidence of its container."""
+    program = next(iter([*request.mount, *request.reader]), "sh")
+    if not program.startswith(request.into) and shutil.which(program) is None:
+        host_probe.read_root(hosts, [program])
+        raise Refused(_NO_ROOT)
 
 
 def _answer(code: int, reason: str) -> None:
@@ -412,7 +422,8 @@ def _arrived(request: StageRequest) -> str:
     return os.path.join(os.path.dirname(request.into), "arrived")
 
 
-def _fill(request: StageRequest) -> None:
+def _fill(request: StageRequest) -> Iterator[None]:
+    """Unpack the bundle; yield once, after the checks."""
     receipt = Store("").at(request.image)
     if receipt is None:
         raise IntegrityError(f"the image was removed: {request.image}", "install it again")
@@ -434,6 +445,7 @@ def _fill(request: StageRequest) -> None:
             size += kit.ROOM + sum(member.size for member in manifest.members if member.name.startswith(KIT_PREFIX))
             entries += kit.ENTRIES
         _check_room(_place(request), size, entries)
+        yield
         targets = content.APP_AND_KIT if request.kit else content.APP_ONLY
         written = content.Content(verification, overlays, targets, jobs, _stop_if_asked)
         pieces = relay.pieces(written.extents())
@@ -455,12 +467,13 @@ def _fill(request: StageRequest) -> None:
     files.remove_tree(os.path.join(request.into, "kit"))
 
 
-def _fill_packed(request: StageRequest) -> None:
-    """Copy the SquashFS file, so that it is only read from the node and stays if the original is removed."""
+def _fill_packed(request: StageRequest) -> Iterator[None]:
+    """Copy the SquashFS file, so that it stays if the original is removed; yield once, after the checks."""
     target = os.path.join(request.into, os.path.basename(request.source))
     whole = os.path.getsize(request.source)
     size = whole + os.path.getsize(request.tool) + (kit.ROOM if request.kit else 0)
     _check_room(_place(request), size, 2)
+    yield
     links = _links(request, size)
     if links:
         with _arriving(request, links, relay.pieces([(0, whole)])):

@@ -506,13 +506,37 @@ def test_what_is_mounted_goes_with_its_holder(job, tmp_path):
     assert not os.path.exists("/proc/%d" % number)
 
 
+@pytest.mark.parametrize(
+    ("fault", "code", "reason"),
+    [("no bundle", 2, "No such file"), ("no room", 6, "free;"), ("no runtime", 3, "does not show the image's root")],
+)
+def test_what_a_node_lacks_is_known_with_its_facts(job, tmp_path, monkeypatch, fault, code, reason):
+    hosts = tmp_path / "hosts"
+    if fault == "no bundle":
+        os.unlink(job.bundle)
+    elif fault == "no room":
+        monkeypatch.setattr(space, "in_memory", lambda folder: True)
+        monkeypatch.setattr(space, "available_memory", lambda: 999)
+    words = ["/nowhere/ch-run", "image"] if fault == "no runtime" else ["sh", "-c", "exit 1"]
+    process = job.start(mount=words, more=["--hosts", str(hosts), "--reader", str(len(words))])
+    found = answer(process)
+    assert found[0] == code
+    assert reason in found[1]
+    assert process.wait(60) == 0  # without a signal
+    assert [path.suffix for path in sorted(hosts.iterdir())] == [".json"] + [".root"] * (fault == "no runtime")
+    if fault == "no runtime":
+        (root,) = hosts.glob("*.root")
+        assert root.read_text().startswith("cannot start /nowhere/ch-run: No such file or directory")
+    assert job.left() == []
+
+
 def test_the_facts_of_a_node_come_before_its_image(job, tmp_path):
     hosts = tmp_path / "hosts"
     process = job.start(more=["--hosts", str(hosts)])
     assert answer(process) == (0, "")
     (record,) = hosts.iterdir()
     assert evidence.read(evidence.HostRecord, record.read_bytes(), "it").identity is None
-    assert job.left() == []  # nothing is staged before all nodes are known to be right
+    assert os.listdir(str(job.into)) == []  # nothing is staged before all nodes are known to be right
     process.send_signal(signal.SIGUSR1)
     assert answer(process) == (0, "")
     assert (job.into / "rootfs/bin/tool").exists()
@@ -657,6 +681,7 @@ def test_a_node_whose_neighbour_dies_reads_the_bundle_itself(job, monkeypatch):
     code, err = end(pair.nodes[1])
     assert code == 0
     assert "n1 reads the image itself, without n0: it does not connect" in err
+    stage.reap(str(job.place))  # the neighbour's folder
     assert job.left() == []
 
 

@@ -353,20 +353,33 @@ def test_a_launcher_that_does_not_end_is_killed_before_the_batch_system_kills_th
 )
 def test_steps_ask_the_judge_that_has_started_before_or_another_one(tmp_path, monkeypatch, judge, codes):
     monkeypatch.setattr(script, "_JUDGE_SECONDS", 1)
+    began = time.monotonic()
+    steps = "for step in 'hosts 5' 'probe 0' 'payload 0'; do result $step; echo -n \"$? \"; sleep 0.1; done"
+    assert asked(tmp_path, judge, steps) == codes
+    assert "coproc judge" not in (tmp_path / "log").read_text()
+    assert time.monotonic() - began < 20  # a judge that hangs is asked once
+
+
+def asked(tmp_path, judge, steps):
+    """Return what the steps of a script print, with this judge, while other judges say 4."""
     text = script.render(CASES["local"])
     asks = text[text.index("result() {") : text.index("}\n", text.index("result() {")) + 2]
     start = text[text.index("coproc judge") : text.index("\n}\n", text.index("coproc judge")) + 2]
     (tmp_path / "tool").write_text(f'case "$*" in *--until*) {judge} ;; *) exit 4 ;; esac\n')
-    steps = "for step in 'hosts 5' 'probe 0' 'payload 0'; do result $step; echo -n \"$? \"; sleep 0.1; done"
     lines = ["tool=(bash tool)", "job=x id= started=9 stopped=", asks, start, "sleep 0.1", steps]
-    began = time.monotonic()
     with open(str(tmp_path / "log"), "wb") as log:
         done = subprocess.run(
             ["bash", "-c", "\n".join(lines)], cwd=str(tmp_path), stdout=subprocess.PIPE, stderr=log, check=False
         )
-    assert done.stdout.decode().strip() == codes
-    assert "coproc judge" not in (tmp_path / "log").read_text()
-    assert time.monotonic() - began < 20  # a judge that hangs is asked once
+    return done.stdout.decode().strip()
+
+
+def test_the_judge_hears_why_a_step_failed(tmp_path):
+    """No other one has to start for that. It is still asked about a module that cannot be loaded."""
+    judge = 'read -r step code signal reason; echo "$step $code $signal: $reason" >heard; echo 6'
+    steps = """result hosts 3 --reason 'cn2 has "no" \\room'; echo -n "$? "; result hosts 1 --module x; echo $?"""
+    assert asked(tmp_path, judge, steps) == "6 4"
+    assert (tmp_path / "heard").read_text() == 'hosts 3 -: cn2 has "no" \\room\n'
 
 
 #: Starts a step on two nodes; as srun does, it ends when the last of them does.

@@ -1,0 +1,98 @@
+"""What a job knows of its nodes while some have not answered, for its log, `status` and `run --wait`.
+
+The judge of job.sh looks at the records in the job's folder each second, until the step ends. It tells which nodes are
+wrong already, and which have not answered long after the others: Slurm, for example, waits 20 seconds for a node whose
+slurmd hangs. This is a notice: the step goes on, and its end is judged as always.
+"""
+
+import os
+import select
+import time
+from contextlib import suppress
+from typing import IO, Dict, Iterator, Set
+
+from deployer.contract.base.errors import DeployerError
+from deployer.contract.base.text import counted
+from deployer.site.jobs import result
+from deployer.site.proof import nodes
+from deployer.site.proof.result import already_wrong
+from deployer.system import files, terminal
+
+#: Seconds between two looks.
+_LOOK = 1.0
+#: Missing nodes are listed after this many seconds without an answer, or after as many as all the others took if that
+#: is longer. In the first step, these count from the first answer: before it, the script loads modules.
+_QUIET = 5.0
+
+
+def lines(folder: str, stream: IO[str]) -> Iterator[str]:
+    """Yield the lines of a stream, one for each step of the job in ``folder``; look at the nodes meanwhile."""
+    watch = Watch(folder)
+    while True:
+        while not select.select([stream], [], [], _LOOK if watch.waits else None)[0]:
+            with suppress(DeployerError):  # it only helps
+                watch.look()
+        watch.next()
+        line = stream.readline()
+        if not line:
+            return
+        yield line
+
+
+class Watch:
+    """The answers of the nodes of the job in ``folder``, whose first step begins now."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._hosts = os.path.join(folder, result.HOSTS_FOLDER)
+        self._launch = result.launch(folder)
+        self._texts: Dict[str, str] = {}
+        self._told: Set[str] = set()
+        self._suffix = ".json"  # of what a node writes in the step: its facts
+        self._begin()
+
+    def _begin(self) -> None:
+        self._begun = self._last = time.monotonic()
+        self._count, self._seen = 0, (0, False)
+
+    @property
+    def waits(self) -> bool:
+        """Return whether not all nodes have answered."""
+        return self._count < self._launch.nodes > 1
+
+    def next(self) -> None:
+        """Begin with the next step, in which nodes that stage an image write what their containers show."""
+        with suppress(OSError):
+            os.unlink(os.path.join(self._folder, result.NOTICE))
+        self._suffix = result.ROOT_SUFFIX
+        self._begin()
+
+    def look(self) -> None:
+        """Tell what is new."""
+        answers = [name for name in files.names(self._hosts) if name.endswith((".json", result.ROOT_SUFFIX))]
+        for name in set(answers) - set(self._texts):
+            self._texts[name] = files.read_text(os.path.join(self._hosts, name))
+        count, now = sum(name.endswith(self._suffix) for name in answers), time.monotonic()
+        if count != self._count:
+            self._begun = self._begun if self._count or self._suffix == result.ROOT_SUFFIX else now
+            self._count, self._last = count, now
+        late = count > 0 and now - self._last >= max(_QUIET, self._last - self._begun)
+        if self.waits and (len(answers), late) != self._seen:  # otherwise the step ends now
+            self._seen = (len(answers), late)
+            lines = list(self._lines(late))
+            if lines:
+                terminal.tell(*("deployer: " + line for line in lines if line not in self._told))
+                self._told.update(lines)
+                files.write_text(os.path.join(self._folder, result.NOTICE), "; ".join(lines))
+
+    def _lines(self, late: bool) -> Iterator[str]:
+        known = result.of_hosts(self._texts)
+        for item in already_wrong(self._launch, known):
+            yield str(item)
+        if late:
+            there = {node.host for node in known.hosts}
+            stages = self._suffix == result.ROOT_SUFFIX
+            absent = there - set(known.roots) if stages else result.absent(self._launch, there)
+            shown = nodes.shown(absent) or counted(self._launch.nodes - self._count, "node")
+            ago = time.monotonic() - self._last
+            yield f"still waiting for {shown}: {self._count} nodes have answered, the last one {ago:.0f} s ago"
