@@ -178,7 +178,8 @@ def gather(folder: str) -> "Evidence":
     """Read all evidence of a job's steps; unreadable records count as missing."""
     payload, reason = _payload(os.path.join(folder, PAYLOAD_FILE))
     ranks = texts(os.path.join(folder, RANKS_FOLDER))
-    for record in _read_all(ranks, r"node-.+\.json", NodeRecord):
+    staged = _read_all(ranks, r"node-.+\.json", NodeRecord)
+    for record in staged:
         ranks.update(record.files)
     return of_hosts(texts(os.path.join(folder, HOSTS_FOLDER)))._replace(
         probes=_read_all(ranks, r"probe-\d+\.json", ProbeRecord),
@@ -186,6 +187,7 @@ def gather(folder: str) -> "Evidence":
         logs=_last_lines(ranks),
         payload=payload,
         payload_error=reason,
+        received={record.host: record.image for record in staged if record.image},
     )
 
 

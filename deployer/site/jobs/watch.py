@@ -62,7 +62,7 @@ class Watch:
 
     def next(self) -> None:
         """Begin with the next step, in which nodes that stage an image write what their containers show."""
-        with suppress(OSError):
+        with suppress(FileNotFoundError):
             os.unlink(os.path.join(self._folder, result.NOTICE))
         self._suffix = result.ROOT_SUFFIX
         self._begin()

@@ -30,6 +30,7 @@ from deployer.contract.base import json_records
 from deployer.contract.base.errors import DeployerError, IntegrityError, JobFailed, MissingTool, Refused, SpaceError
 from deployer.contract.bundle.manifest import DATA_PREFIX, KIT_PREFIX, Manifest
 from deployer.contract.proof import evidence
+from deployer.contract.proof.evidence import ReceivedImage
 from deployer.contract.site import plan as plans
 from deployer.contract.site.choose import Obstacle, StagingNeed
 from deployer.site.capture import apptainer
@@ -176,7 +177,8 @@ def _hold(request: StageRequest) -> None:
         _check_runtime(request, request.hosts)
     with claimed(request.into):
         with files.errors_named("write under " + request.into, "free some there: an earlier job may have left it"):
-            filling = (_fill_packed if request.packed else _fill)(request)
+            received: List[ReceivedImage] = []
+            filling = (_fill_packed if request.packed else _fill)(request, received)
             next(filling)  # what is wrong before anything is written fails while all nodes report
             if request.hosts:
                 _answer(0, "")
@@ -197,14 +199,14 @@ def _hold(request: StageRequest) -> None:
                     raise Refused(_NO_ROOT)
             _answer(0, "")
             while signal.sigwait(_SIGNALS) == signal.SIGUSR1:
-                _publish(request)
+                _publish(request, received)
                 _answer(0, "")
             until = time.time() + payload_monitor.GRACE
             while users(request.into, root) and time.time() < until:
                 time.sleep(0.1)
             if request.packed and not os.path.ismount(os.path.join(request.into, ROOTFS)):
                 end_readers(os.path.join(request.into, os.path.basename(request.source)), root)
-            _publish(request)
+            _publish(request, received)
 
 
 def _check_runtime(request: StageRequest, hosts: str) -> None:
@@ -399,7 +401,7 @@ def _links(request: StageRequest, size: int) -> Optional[relay.Links]:
 
 @contextmanager
 def _arriving(
-    request: StageRequest, links: relay.Links, pieces: Sequence[relay.FilePiece]
+    request: StageRequest, links: relay.Links, pieces: Sequence[relay.FilePiece], received: List[ReceivedImage]
 ) -> Iterator[Tuple[IO[bytes], Callable[[], bool]]]:
     """Yield a file that a second process writes, and what waits a moment and tells whether more may arrive.
 
@@ -415,15 +417,15 @@ def _arriving(
         yield stream, comes
         while comes():
             _stop_if_asked()
-        other.result()
+        received.append(other.result())
 
 
 def _arrived(request: StageRequest) -> str:
     return os.path.join(os.path.dirname(request.into), "arrived")
 
 
-def _fill(request: StageRequest) -> Iterator[None]:
-    """Unpack the bundle; yield once, after the checks."""
+def _fill(request: StageRequest, received: List[ReceivedImage]) -> Iterator[None]:
+    """Unpack the bundle; yield once, after the checks. ``received`` gets how it came from other nodes, if it did."""
     receipt = Store("").at(request.image)
     if receipt is None:
         raise IntegrityError(f"the image was removed: {request.image}", "install it again")
@@ -451,7 +453,7 @@ def _fill(request: StageRequest) -> Iterator[None]:
         pieces = relay.pieces(written.extents())
         links = _links(request, size + sum(length for _, length in pieces))  # until all is unpacked, both are here
         if links:
-            with _arriving(request, links, pieces) as arriving:
+            with _arriving(request, links, pieces, received) as arriving:
                 verification.read_from(*arriving)
                 written.write_for_ranks(request.into)
             os.unlink(_arrived(request))
@@ -467,8 +469,8 @@ def _fill(request: StageRequest) -> Iterator[None]:
     files.remove_tree(os.path.join(request.into, "kit"))
 
 
-def _fill_packed(request: StageRequest) -> Iterator[None]:
-    """Copy the SquashFS file, so that it stays if the original is removed; yield once, after the checks."""
+def _fill_packed(request: StageRequest, received: List[ReceivedImage]) -> Iterator[None]:
+    """Copy the SquashFS file, so that it stays if the original is removed. Otherwise as ``_fill``."""
     target = os.path.join(request.into, os.path.basename(request.source))
     whole = os.path.getsize(request.source)
     size = whole + os.path.getsize(request.tool) + (kit.ROOM if request.kit else 0)
@@ -476,7 +478,7 @@ def _fill_packed(request: StageRequest) -> Iterator[None]:
     yield
     links = _links(request, size)
     if links:
-        with _arriving(request, links, relay.pieces([(0, whole)])):
+        with _arriving(request, links, relay.pieces([(0, whole)]), received):
             pass
         os.rename(_arrived(request), target)
     else:
@@ -535,12 +537,12 @@ def _merge(request: StageRequest) -> None:
 # --- evidence ---
 
 
-def _publish(request: StageRequest) -> None:
+def _publish(request: StageRequest, received: Sequence[ReceivedImage]) -> None:
     """Write all evidence of this node's ranks to one file in the job's folder. The job continues if that fails."""
     texts = result.texts(os.path.join(request.into, EVIDENCE))
     host = socket.gethostname()
     path = os.path.join(request.out, f"node-{host}.json")
     try:
-        files.write_text(path, json_records.pretty(evidence.record(evidence.NodeRecord(host, texts))))
+        files.write_text(path, json_records.pretty(evidence.record(evidence.NodeRecord(host, texts, *received))))
     except DeployerError as error:
         sys.stderr.write("\n".join(error.lines()) + "\n")

@@ -4,7 +4,7 @@ import pytest
 
 from deployer.contract.base.json_records import dumps
 from deployer.contract.proof import evidence
-from deployer.contract.proof.evidence import HostRecord, Launch, NetworkRecord, ProbeRecord
+from deployer.contract.proof.evidence import HostRecord, Launch, NetworkRecord, ProbeRecord, ReceivedImage
 from deployer.contract.proof.measurements import Allreduce, GpuMeasurement, Measures, NodeLink
 from deployer.contract.proof.payload import Communication, Itex, MappedLibrary, NcclReport, Outside, PayloadRecord
 from deployer.contract.rules import verdict
@@ -381,6 +381,16 @@ def test_a_node_that_cannot_stage_ends_the_job_with_its_own_exit_code():
     assert (codes(stopped), stopped["exit_code"]) == ([("job.stopped", "job")], 143)
     drifted = result.assemble(LAUNCH, good(hosts=HOSTS[:1]), after("stage", 0))
     assert drifted["exit_code"] == 3
+
+
+def test_how_the_image_came_to_the_nodes():
+    received = {"cn1": ReceivedImage(None, 0, 90), "cn2": ReceivedImage("cn1", 30, 60, "it is too slow")}
+    verdict = result.assemble(LAUNCH, good(received=received), after("payload"))
+    assert verdict["image"] == {"from_nodes": 30, "from_file": 150, "readers": 2}
+    (note,) = verdict["findings"]
+    assert (note["code"], note["subject"], verdict["exit_code"]) == ("stage.read", "cn2", 0)
+    assert note["message"].endswith(": it is too slow")
+    assert result.assemble(LAUNCH, good(), after())["image"] is None
 
 
 def test_of_nodes_that_differ_the_rare_one_is_named():

@@ -635,6 +635,10 @@ class Pair:
     def answers(self):
         return [answer(node)[0] for node in self.nodes]
 
+    def image(self, job, number):
+        """Return how a node got the image, by its record."""
+        return evidence.read(evidence.NodeRecord, (job.out / ("node-n%d.json" % number)).read_bytes(), "it").image
+
 
 def damaged(path, copy):
     """Write a copy of a bundle of which only the manifest and the seal are whole."""
@@ -656,6 +660,9 @@ def test_a_node_takes_the_bundle_from_the_node_before_it(job, tmp_path, monkeypa
         assert (into / "rootfs/bin/tool").read_bytes() == b"#!/bin/sh"
         assert not (into.parent / "arrived").exists()
     assert [end(node)[0] for node in pair.nodes] == [0, 0]
+    first, second = (pair.image(job, number) for number in (0, 1))
+    assert (first.node, first.from_node, second.node, second.from_file) == (None, 0, "n0", 0)
+    assert first.from_file == second.from_node > 0
     assert job.left() == []
 
 
@@ -678,9 +685,9 @@ def test_a_node_whose_neighbour_dies_reads_the_bundle_itself(job, monkeypatch):
     pair.nodes[0].kill()
     assert answer(pair.nodes[1]) == (0, "")
     assert (pair.into[1] / "rootfs/bin/tool").read_bytes() == b"#!/bin/sh"
-    code, err = end(pair.nodes[1])
-    assert code == 0
-    assert "n1 reads the image itself, without n0: it does not connect" in err
+    assert end(pair.nodes[1])[0] == 0
+    came = pair.image(job, 1)
+    assert (came.node, came.from_node, came.from_file > 0, came.reason) == ("n0", 0, True, "it does not connect")
     stage.reap(str(job.place))  # the neighbour's folder
     assert job.left() == []
 
