@@ -153,7 +153,7 @@ def test_nodes_send_the_bundle_on_to_each_other(wide: Site) -> None:
     assert (result["exit_code"], result["variant"], len(result["ranks"])) == (0, "charliecloud-memory", 4)
     log = wide.tool("logs")
     assert log.count(": sum 6") == 4
-    assert (result["image"]["readers"], result["image"]["from_nodes"]) == (1, 3 * result["image"]["from_file"])
+    assert (result["image"]["readers"], result["image"]["from_node"]) == (1, 3 * result["image"]["from_file"])
     for node in wide.lab.definition().site.compute:
         assert wide.lab.sh(node, "root", "ls -A /dev/shm").stdout == ""
     newest = wide.alice(f"ls -td {WORKSPACE}/jobs/* | head -n 1").strip()

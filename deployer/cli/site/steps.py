@@ -72,7 +72,7 @@ def add_parsers(subparsers: Any) -> None:
     parser.add_argument("--key", metavar="FILE", default="")
     common.add(parser, "--number", "N", "of this node (default: Slurm's)", type=int)
     parser = add("stage", _stage, "Called by job.sh: unpack the image on this node and hold it.")
-    for name in ("image", "source", "into", "out", "tool"):
+    for name in ("image", "source", "into", "out", "tool", "hosts"):
         parser.add_argument("--" + name, required=True)
     for name in ("abi", "stubs", "once", "sent", "sha256"):  # the last two: ignored, of job.sh of earlier versions
         parser.add_argument("--" + name)
@@ -80,7 +80,6 @@ def add_parsers(subparsers: Any) -> None:
     parser.add_argument("--kit", default="")
     parser.add_argument("--home", help="remove this folder at the end")
     _add_keep(parser)
-    common.add(parser, "--hosts", "DIR", "first write the facts of this node there, and make the home")
     parser.add_argument("--library", help="the plan's MPI on the host")
     parser.add_argument("--mount-point", action="append", default=[], dest="mounts", help="make it in the image")
     text = "the first N words after -- are the command that reads the canary"

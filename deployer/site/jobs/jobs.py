@@ -31,7 +31,6 @@ _SILENCE = 300.0
 #: Seconds until a shared file system shows this node what another node has written.
 _LAG = 10.0
 _TAIL = 30
-_MAX_NOTICE = 64 * 1024
 #: Jobs per query: their ids form one argument of a command, which is limited to 128 KiB.
 _AT_ONCE = 2000
 #: States that only mean that a job was asked to end: a finished job's result.json contains at least as much.
@@ -449,7 +448,7 @@ def _noticed(folder: str, known: JobState) -> JobState:
     """Return the state of a job with what it tells of its nodes, if some have not answered."""
     with suppress(DeployerError):
         if known.active and known.nodes and not known.reason:
-            return known._replace(reason=files.read_text(os.path.join(folder, result.NOTICE), limit=_MAX_NOTICE))
+            return known._replace(reason=files.read_text(os.path.join(folder, result.NOTICE)))
     return known
 
 

@@ -32,7 +32,7 @@ def lines(folder: str, stream: IO[str]) -> Iterator[str]:
         while not select.select([stream], [], [], _LOOK if watch.waits else None)[0]:
             with suppress(DeployerError):  # it only helps
                 watch.look()
-        watch.next()
+        watch.begin(result.ROOT_SUFFIX)  # nodes that stage an image write what their containers show
         line = stream.readline()
         if not line:
             return
@@ -43,29 +43,23 @@ class Watch:
     """The answers of the nodes of the job in ``folder``, whose first step begins now."""
 
     def __init__(self, folder: str) -> None:
-        self._folder = folder
-        self._hosts = os.path.join(folder, result.HOSTS_FOLDER)
+        self._hosts, self._notice = (os.path.join(folder, name) for name in (result.HOSTS_FOLDER, result.NOTICE))
         self._launch = result.launch(folder)
         self._texts: Dict[str, str] = {}
         self._told: Set[str] = set()
-        self._suffix = ".json"  # of what a node writes in the step: its facts
-        self._begin()
+        self.begin(".json")
 
-    def _begin(self) -> None:
+    def begin(self, suffix: str) -> None:
+        """Begin with a step, in which each node writes a file with this suffix: first its facts."""
+        with suppress(FileNotFoundError):
+            os.unlink(self._notice)
+        self._suffix, self._count, self._seen = suffix, 0, (0, False)
         self._begun = self._last = time.monotonic()
-        self._count, self._seen = 0, (0, False)
 
     @property
     def waits(self) -> bool:
         """Return whether not all nodes have answered."""
         return self._count < self._launch.nodes > 1
-
-    def next(self) -> None:
-        """Begin with the next step, in which nodes that stage an image write what their containers show."""
-        with suppress(FileNotFoundError):
-            os.unlink(os.path.join(self._folder, result.NOTICE))
-        self._suffix = result.ROOT_SUFFIX
-        self._begin()
 
     def look(self) -> None:
         """Tell what is new."""
@@ -83,7 +77,7 @@ class Watch:
             if lines:
                 terminal.tell(*("deployer: " + line for line in lines if line not in self._told))
                 self._told.update(lines)
-                files.write_text(os.path.join(self._folder, result.NOTICE), "; ".join(lines))
+                files.write_text(self._notice, "; ".join(lines))
 
     def _lines(self, late: bool) -> Iterator[str]:
         known = result.of_hosts(self._texts)

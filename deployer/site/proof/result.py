@@ -14,15 +14,7 @@ from deployer.contract.base.json_records import Record
 from deployer.contract.base.text import counted
 from deployer.contract.bundle.job import seconds
 from deployer.contract.proof import measurements
-from deployer.contract.proof.evidence import (
-    OPTION_KEY,
-    HostRecord,
-    Launch,
-    NetworkRecord,
-    ProbeRecord,
-    ReceivedImage,
-    parse_cpus,
-)
+from deployer.contract.proof.evidence import OPTION_KEY, HostRecord, Launch, NetworkRecord, ProbeRecord, parse_cpus
 from deployer.contract.proof.payload import MappedLibrary, PayloadRecord
 from deployer.contract.rules.findings import ERROR, WARNING, Finding, drifted, errors, finding
 from deployer.contract.site import speed
@@ -97,7 +89,8 @@ class Evidence(NamedTuple):
         told: what the end of the step's output shows, if it failed.
         networks: the nodes' records of the network between them.
         absent: the nodes without a record, if the batch system can list them.
-        received: how nodes got the staged image, by host, if they send it on to each other.
+        arrival: how the nodes got the staged image, if they send it on to each other; else None.
+        readers: why nodes read it although another one should have sent it, by host.
     """
 
     hosts: Sequence[HostRecord]
@@ -111,7 +104,8 @@ class Evidence(NamedTuple):
     told: Told = Told()
     networks: Sequence[NetworkRecord] = ()
     absent: Sequence[str] = ()
-    received: Mapping[str, ReceivedImage] = {}
+    arrival: Optional[Record] = None
+    readers: Mapping[str, str] = {}
 
 
 def assemble(launch: Launch, evidence: Evidence, outcome: StepOutcome, steps: Sequence[Record] = ()) -> Record:
@@ -161,7 +155,7 @@ def assemble(launch: Launch, evidence: Evidence, outcome: StepOutcome, steps: Se
             "check": _check(launch),
             "findings": [item.record() for item in findings],
             "ranks": job.ranks(),
-            "image": _image(evidence.received),
+            "image": evidence.arrival,
             "network": speed.shown(job.connections, launch.network),
             "payload": evidence.payload,
         },
@@ -199,13 +193,6 @@ def _check(launch: Launch) -> Optional[Record]:
         "accepted": launch.checked.accepted,
         "forced": launch.forced,
     }
-
-
-def _image(received: Mapping[str, ReceivedImage]) -> Optional[Record]:
-    """Return the bytes of the image by how they came to the nodes, or None if no node sent it to another one."""
-    came = [(each.from_node, each.from_file) for each in received.values()]
-    totals = {"from_nodes": sum(node for node, _ in came), "from_file": sum(file for _, file in came)}
-    return dict(totals, readers=sum(file > 0 for _, file in came)) if came else None
 
 
 class _Job:
@@ -278,8 +265,8 @@ class _Job:
         roots = self.roots()
         if outcome.step == STAGED and outcome.exit_code != 0 and not outcome.signal and not roots:
             findings.append(self._finding("stage.failed", reason=self._why() or "exit %d" % outcome.exit_code))
-        for host, came in sorted(self.evidence.received.items(), key=lambda pair: nodes.order(pair[0])):
-            findings += [self._finding("stage.read", host, reason=came.reason)] if came.reason else []
+        for host, reason in sorted(self.evidence.readers.items(), key=lambda pair: nodes.order(pair[0])):
+            findings.append(self._finding("stage.read", host, reason=reason))
         findings += self._network() + roots
         if outcome.step in (PROBED, PAYLOAD):
             probed = list(self._probed())

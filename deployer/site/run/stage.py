@@ -1,16 +1,13 @@
 """stage: on each node, before the ranks start, unpack the image into a local folder and hold it there.
 
-One process per node runs in a step next to those of the ranks. It unpacks the stored bundle, a single file to read
-once instead of ten thousand files. It answers with one line, ``staged EXIT HOST REASON``, and stays until the end of
-the job. After a failure it still exits with 0: the line informs job.sh, and srun leaves the other nodes time to clean
-up.
+One process per node runs in a step next to those of the ranks. It writes the facts of the node, checks what it can, and
+answers with one line, ``staged EXIT HOST REASON``. After SIGUSR1, it unpacks the stored bundle, a single file to read
+once instead of ten thousand files. It answers again, and stays until the end of the job. After a failure it still exits
+with 0: the line informs job.sh, and srun leaves the other nodes time to clean up.
 
     SIGUSR1     writes the ranks' evidence on the node to one file in the job's folder; prints another line
     SIGUSR2     does the same, and ends
     SIGTERM     the same, once no process uses the image any more: Slurm ends the job (time limit, scancel)
-
-With ``--hosts``, it first writes the facts of the node, checks what it can, answers, and waits for SIGUSR1 before it
-unpacks.
 
 It removes the folder when it ends. If it is killed, the next one on the node removes the folder. srun forwards SIGUSR1
 and SIGUSR2 to its tasks; on SIGTERM, srun kills them (tested with Slurm 22.05).
@@ -76,6 +73,7 @@ class StageRequest(NamedTuple):
         into: the folder to create on the node.
         out: the folder for the evidence.
         tool: the .pyz that ranks start.
+        hosts: the job's folder for the facts of this node.
         abi: the MPI family of the Horovod variant, or None.
         stubs: the folder of stubs for host files, or None.
         relay: whether the nodes send ``source`` on to each other.
@@ -85,7 +83,6 @@ class StageRequest(NamedTuple):
         home: the job's home on this node, to remove at the end, or None.
         mounts: mount points that the bundle does not list.
         reader: a command that prints the canary of the image from a container; empty if there is none.
-        hosts: the job's folder for the facts of this node, which are written first; None: they exist already.
         library: the plan's MPI on the host, or None.
         keep: the beginning of the image's archives and the paths in the home that are kept there; empty: none.
         once: the program that mounts the staged file for each rank, unless it can be mounted once; None: other ways.
@@ -96,7 +93,8 @@ class StageRequest(NamedTuple):
     into: str
     out: str
     tool: str
-    abi: Optional[str]
+    hosts: str
+    abi: Optional[str] = None
     stubs: Optional[str] = None
     relay: bool = False
     mount: Sequence[str] = ()
@@ -104,7 +102,6 @@ class StageRequest(NamedTuple):
     home: Optional[str] = None
     mounts: Sequence[str] = ()
     reader: Sequence[str] = ()
-    hosts: Optional[str] = None
     library: Optional[str] = None
     keep: Sequence[str] = ()
     once: Optional[str] = None
@@ -172,29 +169,30 @@ def stage(request: StageRequest) -> int:
 
 def _hold(request: StageRequest) -> None:
     """Stage the image and hold it until job.sh or Slurm ends it."""
-    if request.hosts:
-        host_probe.host(request.hosts, request.library, request.home, keep=request.keep)
-        _check_runtime(request, request.hosts)
+    os.access(request.source, os.R_OK)  # if its file system hangs, the node has no record, and is late
+    host_probe.host(request.hosts, request.library, request.home, keep=request.keep)
+    program = (*request.mount, *request.reader, "sh")[0]
+    if not program.startswith(request.into) and shutil.which(program) is None:
+        host_probe.read_root(request.hosts, [program])  # records the reason
+        raise Refused(_NO_ROOT)
     with claimed(request.into):
         with files.errors_named("write under " + request.into, "free some there: an earlier job may have left it"):
             received: List[ReceivedImage] = []
             filling = (_fill_packed if request.packed else _fill)(request, received)
             next(filling)  # what is wrong before anything is written fails while all nodes report
-            if request.hosts:
-                _answer(0, "")
-                if signal.sigwait(_SIGNALS) != signal.SIGUSR1:
-                    return
+            _answer(0, "")
+            if signal.sigwait(_SIGNALS) != signal.SIGUSR1:
+                return
             next(filling, None)
             os.mkdir(os.path.join(request.into, EVIDENCE))
             if request.stubs:
                 shutil.copytree(request.stubs, os.path.join(request.into, STUBS), symlinks=True)
         with _mounted(request) as root:
             if request.reader:  # its output is evaluated later
-                hosts = os.path.join(os.path.dirname(request.out), result.HOSTS_FOLDER)
-                shown = host_probe.read_root(hosts, request.reader)
+                shown = host_probe.read_root(request.hosts, request.reader)
                 if shown != plans.CANARY_TEXT and request.once:  # perhaps it starts the file, but not the folder
                     _link(request, os.path.basename(request.source))
-                    shown = host_probe.read_root(hosts, request.reader)
+                    shown = host_probe.read_root(request.hosts, request.reader)
                 if shown != plans.CANARY_TEXT:
                     raise Refused(_NO_ROOT)
             _answer(0, "")
@@ -207,14 +205,6 @@ def _hold(request: StageRequest) -> None:
             if request.packed and not os.path.ismount(os.path.join(request.into, ROOTFS)):
                 end_readers(os.path.join(request.into, os.path.basename(request.source)), root)
             _publish(request, received)
-
-
-def _check_runtime(request: StageRequest, hosts: str) -> None:
-    """Raise Refused if the node cannot start the runtime, with the reason as the evidence of its container."""
-    program = next(iter([*request.mount, *request.reader]), "sh")
-    if not program.startswith(request.into) and shutil.which(program) is None:
-        host_probe.read_root(hosts, [program])
-        raise Refused(_NO_ROOT)
 
 
 def _answer(code: int, reason: str) -> None:
@@ -395,7 +385,7 @@ def _links(request: StageRequest, size: int) -> Optional[relay.Links]:
     """Return this node's place if the nodes send the file on to each other and ``size`` bytes fit here, else None."""
     with suppress(SpaceError):
         _check_room(_place(request), size, 1)
-        return relay.links(request.hosts) if request.relay and request.hosts else None
+        return relay.links(request.hosts) if request.relay else None
     return None
 
 

@@ -72,7 +72,7 @@ def test_a_node_that_does_not_answer_is_named_once_and_soon(job):
     assert of.after(1) == ["deployer: " + line]
     assert of.after(30) == []
     assert of.notice == line
-    of.watch.next()
+    of.watch.begin(result.ROOT_SUFFIX)
     assert of.notice is None
 
 
@@ -124,7 +124,7 @@ def test_a_wrong_node_is_named_as_soon_as_its_record_is_there(job):
 def test_a_container_that_does_not_start_is_named_and_a_node_that_stages_long_too(job):
     of = job(4)
     of.answer(1, 2, 3, 4)
-    of.watch.next()
+    of.watch.begin(result.ROOT_SUFFIX)
     of.after(20)
     of.show(1, 2)
     assert of.after(19) == []  # they took 20 seconds
