@@ -6,7 +6,6 @@ runs. ``rank`` and a rank's probe do not use this module: see ``deployer.site.ra
 
 import argparse
 import functools
-import importlib
 import os
 import sys
 import time
@@ -149,8 +148,7 @@ def _stage(args: argparse.Namespace) -> int:
 def _result(args: argparse.Namespace) -> Optional[int]:
     if args.step:
         return _judge(args, args.step, args.exit, args.signal)
-    importlib.import_module("deployer.site.jobs.rendezvous")  # while the first step runs
-    from deployer.site.jobs import watch
+    from deployer.site.jobs import rendezvous, watch  # noqa: F401  all are imported while the first step runs
 
     for line in watch.lines(args.folder, sys.stdin):
         step, code, signal, *reason = line.split(None, 3)

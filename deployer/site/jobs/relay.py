@@ -128,12 +128,8 @@ class Relay:
     def _receive(self) -> None:
         """Receive the pieces from the node before. Raises ChannelError or OSError."""
         _, address, port = self._links.chain[self._links.number]
-        with closing(socket.socket()) as server:
-            server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            server.bind((address, port))
-            server.listen(64)
-            with closing(channel.callers(server, self._links.secret, _AGAIN)) as callers:
-                other = next(caller for caller in callers if caller or time.monotonic() > self._begun + _MEET)
+        with closing(channel.callers((address, port), self._links.secret, _AGAIN)) as callers:
+            other = next(caller for caller in callers if caller or time.monotonic() > self._begun + _MEET)
         if other is None:
             raise ChannelError("it does not connect")
         piece, size = memoryview(bytearray(_PROOF + _PIECE)), 0

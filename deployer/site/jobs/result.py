@@ -63,8 +63,8 @@ _PATIENCE = 10.0
 _LOG_FROM = "log-from"
 #: A file in the same folder: when each step ended.
 _STEPS = "steps"
-#: What the judge tells of nodes while others have not answered, in the job's folder (``watch``).
-NOTICE = "notice"
+#: In the job's folder: what the judge tells of nodes while others have not answered (``watch``).
+NOTICE = os.path.join(HOSTS_FOLDER, "notice")
 
 _T = TypeVar("_T")
 

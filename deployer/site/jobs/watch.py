@@ -9,7 +9,7 @@ import os
 import select
 import time
 from contextlib import suppress
-from typing import IO, Dict, Iterator, Set
+from typing import IO, Iterator, Set
 
 from deployer.contract.base.errors import DeployerError
 from deployer.contract.base.text import counted
@@ -43,9 +43,8 @@ class Watch:
     """The answers of the nodes of the job in ``folder``, whose first step begins now."""
 
     def __init__(self, folder: str) -> None:
-        self._hosts, self._notice = (os.path.join(folder, name) for name in (result.HOSTS_FOLDER, result.NOTICE))
+        self._hosts, self._notice = os.path.join(folder, result.HOSTS_FOLDER), os.path.join(folder, result.NOTICE)
         self._launch = result.launch(folder)
-        self._texts: Dict[str, str] = {}
         self._told: Set[str] = set()
         self.begin(".json")
 
@@ -63,16 +62,14 @@ class Watch:
 
     def look(self) -> None:
         """Tell what is new."""
-        answers = [name for name in files.names(self._hosts) if name.endswith((".json", result.ROOT_SUFFIX))]
-        for name in set(answers) - set(self._texts):
-            self._texts[name] = files.read_text(os.path.join(self._hosts, name))
-        count, now = sum(name.endswith(self._suffix) for name in answers), time.monotonic()
+        names, now = files.names(self._hosts), time.monotonic()
+        count = sum(name.endswith(self._suffix) for name in names)
         if count != self._count:
             self._begun = self._begun if self._count or self._suffix == result.ROOT_SUFFIX else now
             self._count, self._last = count, now
         late = count > 0 and now - self._last >= max(_QUIET, self._last - self._begun)
-        if self.waits and (len(answers), late) != self._seen:  # otherwise the step ends now
-            self._seen = (len(answers), late)
+        if self.waits and (len(names), late) != self._seen:  # otherwise the step ends now
+            self._seen = (len(names), late)
             lines = list(self._lines(late))
             if lines:
                 terminal.tell(*("deployer: " + line for line in lines if line not in self._told))
@@ -80,7 +77,7 @@ class Watch:
                 files.write_text(self._notice, "; ".join(lines))
 
     def _lines(self, late: bool) -> Iterator[str]:
-        known = result.of_hosts(self._texts)
+        known = result.of_hosts(result.texts(self._hosts))
         for item in already_wrong(self._launch, known):
             yield str(item)
         if late:
@@ -88,5 +85,4 @@ class Watch:
             stages = self._suffix == result.ROOT_SUFFIX
             absent = there - set(known.roots) if stages else result.absent(self._launch, there)
             shown = nodes.shown(absent) or counted(self._launch.nodes - self._count, "node")
-            ago = time.monotonic() - self._last
-            yield f"still waiting for {shown}: {self._count} nodes have answered, the last one {ago:.0f} s ago"
+            yield f"still waiting for {shown}: {self._count} nodes answered within {self._last - self._begun:.0f} s"

@@ -68,7 +68,7 @@ def test_a_node_that_does_not_answer_is_named_once_and_soon(job):
     assert of.after(30) == []  # nothing is late while nobody has answered: modules are loaded
     of.answer(*(number for number in range(1, 65) if number != 37))
     assert of.after(5) == []
-    line = "still waiting for cn37: 63 nodes have answered, the last one 5 s ago"
+    line = "still waiting for cn37: 63 nodes answered within 0 s"
     assert of.after(1) == ["deployer: " + line]
     assert of.after(30) == []
     assert of.notice == line
@@ -82,7 +82,7 @@ def test_nodes_that_answer_one_after_the_other_are_not_late(job):
         of.answer(number)
         assert of.after(4) == []
     assert of.after(20) == []  # the others took 24 seconds
-    assert of.after(2) == ["deployer: still waiting for cn8: 7 nodes have answered, the last one 24 s ago"]
+    assert of.after(2) == ["deployer: still waiting for cn8: 7 nodes answered within 24 s"]
     of.answer(8)
     assert of.after(9) == []
     assert not of.watch.waits
@@ -104,7 +104,7 @@ def test_without_the_names_of_the_nodes_they_are_counted(job):
     of = job(8)
     running.program(of.folder / "bin", "scontrol", "exit 1")
     of.answer(*range(1, 7))
-    assert of.after(7) == ["deployer: still waiting for 2 nodes: 6 nodes have answered, the last one 5 s ago"]
+    assert of.after(7) == ["deployer: still waiting for 2 nodes: 6 nodes answered within 0 s"]
 
 
 def test_a_wrong_node_is_named_as_soon_as_its_record_is_there(job):
@@ -131,7 +131,7 @@ def test_a_container_that_does_not_start_is_named_and_a_node_that_stages_long_to
     of.show(3, text="no such file")
     (line,) = of.after(1)
     assert line == "deployer: error runtime.start: cn3: charliecloud cannot start the container: no such file"
-    assert of.after(45)[-1].startswith("deployer: still waiting for cn4: 3 nodes have answered, ")
+    assert of.after(45)[-1].startswith("deployer: still waiting for cn4: 3 nodes answered within 4")
 
 
 def test_the_judge_tells_it_while_the_step_runs(job, monkeypatch, capsys):
@@ -159,7 +159,7 @@ def test_the_judge_tells_it_while_the_step_runs(job, monkeypatch, capsys):
         main(["result", str(of.folder), "--until", "probe", "--id", "7", "--started", "1"])
         thread.join()
     said = capsys.readouterr()
-    assert "still waiting for 1 node: 3 nodes have answered" in told[0]
+    assert "still waiting for 1 node: 3 nodes answered within" in told[0]
     assert "deployer: " + told[0] in said.err
     assert "cn4 cannot write there: it is full" in said.err
     assert said.out == "3\n"
