@@ -183,8 +183,9 @@ def callers(address: Tuple[str, int], key: bytes, poll: float) -> Generator[Opti
                 del strangers[late]
                 late.close()
     finally:
-        for each in (server, *strangers):
-            each.close()
+        server.close()
+        for stranger in strangers:
+            stranger.close()
 
 
 def connect(addresses: Sequence[Tuple[str, int]], key: bytes, patience: float = PATIENCE) -> Channel:
