@@ -151,15 +151,20 @@ def _keep_alive(connection: socket.socket) -> None:
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, "TCP_" + option), value)
 
 
-def callers(server: socket.socket, key: bytes, poll: float) -> Generator[Optional[Channel], None, None]:
-    """Yield the callers that have proven the key, and None at least every ``poll`` seconds.
+def callers(address: Tuple[str, int], key: bytes, poll: float) -> Generator[Optional[Channel], None, None]:
+    """Listen; yield None, and then the callers that have proven the key, and None at least every ``poll`` seconds.
 
     Strangers are authenticated concurrently, so that silent ones keep no process of the job waiting.
     """
     strangers: Dict[Channel, float] = {}  # with the time until which each must prove the key
-    server.setblocking(False)
+    server = socket.socket()
     try:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        server.bind(address)
+        server.listen(1024)  # strangers queue there too
+        server.setblocking(False)
         while True:
+            yield None
             waiting: List[Union[Channel, socket.socket]] = [*strangers]
             for ready in select.select(waiting + [server] * (len(strangers) < _STRANGERS), [], [], poll)[0]:
                 if not isinstance(ready, Channel):
@@ -177,8 +182,8 @@ def callers(server: socket.socket, key: bytes, poll: float) -> Generator[Optiona
             for late in [stranger for stranger, until in strangers.items() if time.monotonic() > until]:
                 del strangers[late]
                 late.close()
-            yield None
     finally:
+        server.close()
         for stranger in strangers:
             stranger.close()
 

@@ -141,10 +141,11 @@ if [ {way} != sbcast ]; then
     cp job.sh $job/job.sh; log=$job/output.log
 fi
 sbatch --wait -N{count} -n{count} -o batch.log ${{job:-.}}/job.sh >/dev/null; cat batch.log $log
+grep -l '"reason": "' $job/ranks/node-*.json
 rm -rf batch.log $job
 """
     done = lab.sh("login1", "alice", script, timeout=600)
     seconds = re.search(r"^took ([\d.]+)$", done.stdout, re.MULTILINE)
-    warnings = done.stdout.count("reads the image itself")
-    told = f" ({warnings} read it)" if warnings else ""
+    readers = done.stdout.count("/ranks/node-")
+    told = f" ({readers} read it)" if readers else ""
     return f"{float(seconds[1]):.1f}{told}" if seconds else f"failed: {done.stdout[-900:]}{done.stderr[:900]}"

@@ -6,7 +6,6 @@ runs. ``rank`` and a rank's probe do not use this module: see ``deployer.site.ra
 
 import argparse
 import functools
-import importlib
 import os
 import sys
 import time
@@ -72,7 +71,7 @@ def add_parsers(subparsers: Any) -> None:
     parser.add_argument("--key", metavar="FILE", default="")
     common.add(parser, "--number", "N", "of this node (default: Slurm's)", type=int)
     parser = add("stage", _stage, "Called by job.sh: unpack the image on this node and hold it.")
-    for name in ("image", "source", "into", "out", "tool"):
+    for name in ("image", "source", "into", "out", "tool", "hosts"):
         parser.add_argument("--" + name, required=True)
     for name in ("abi", "stubs", "once", "sent", "sha256"):  # the last two: ignored, of job.sh of earlier versions
         parser.add_argument("--" + name)
@@ -80,7 +79,6 @@ def add_parsers(subparsers: Any) -> None:
     parser.add_argument("--kit", default="")
     parser.add_argument("--home", help="remove this folder at the end")
     _add_keep(parser)
-    common.add(parser, "--hosts", "DIR", "first write the facts of this node there, and make the home")
     parser.add_argument("--library", help="the plan's MPI on the host")
     parser.add_argument("--mount-point", action="append", default=[], dest="mounts", help="make it in the image")
     text = "the first N words after -- are the command that reads the canary"
@@ -150,10 +148,11 @@ def _stage(args: argparse.Namespace) -> int:
 def _result(args: argparse.Namespace) -> Optional[int]:
     if args.step:
         return _judge(args, args.step, args.exit, args.signal)
-    for name in ("site.proof.result", "site.jobs.rendezvous", "site.jobs.result"):  # while the first step runs
-        importlib.import_module("deployer." + name)
-    for line in sys.stdin:
-        step, code, signal = line.split()
+    from deployer.site.jobs import rendezvous, watch  # noqa: F401  all are imported while the first step runs
+
+    for line in watch.lines(args.folder, sys.stdin):
+        step, code, signal, *reason = line.split(None, 3)
+        args.reason = reason[0].strip() if reason else None
         terminal.show(str(_judge(args, step, int(code), "" if signal == "-" else signal)))
         sys.stdout.flush()
         if step == args.until:

@@ -213,16 +213,34 @@ class ProbeRecord(NamedTuple):
     shared_memory: Optional[bool] = None
 
 
+class ReceivedImage(NamedTuple):
+    """How a node got the staged image, if the nodes of the job send it on to each other.
+
+    Attributes:
+        node: the node that should send it; None: this node reads it, and is the first one of several.
+        from_node: bytes that came from there.
+        from_file: bytes that were read from the shared file system.
+        reason: why bytes were read although a node should send them, or None.
+    """
+
+    node: Optional[str]
+    from_node: int
+    from_file: int
+    reason: Optional[str] = None
+
+
 class NodeRecord(NamedTuple):
     """The evidence of a node's ranks, if the image is staged on the node.
 
     Attributes:
         host: the node.
         files: the text of each evidence file, by file name.
+        image: how the node got the image; None: it read all of it from the shared file system, as each node does.
     """
 
     host: str
     files: Dict[str, str]
+    image: Optional[ReceivedImage] = None
 
 
 #: The schema of each kind of evidence.

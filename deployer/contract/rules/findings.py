@@ -150,6 +150,10 @@ RULES: Dict[str, Rule] = {
         "the image could not be staged: {reason}",
         "free space there, use fewer ranks per node, or run the installed image in place: --staging folder",
     ),
+    "stage.read": _note(
+        "it read the image from the shared file system, which a node before it should have sent: {reason}",
+        "the job is right, but more nodes load the file system: are the ports between the nodes open?",
+    ),
     # The container's root on each node, read by the first step.
     "runtime.root": _error(
         "{runtime} does not show the image's root: {said}",

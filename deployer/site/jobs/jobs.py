@@ -345,7 +345,7 @@ def described(launch: Launch, folder: str, ids: Sequence[str], known: Mapping[st
 
 def describe(launch: Launch, folder: str, number: Optional[str], known: Optional[JobState]) -> Status:
     """Return the status of a job; ``known`` is the scheduler's answer, None if it has forgotten the job."""
-    outcome = _outcome(folder)
+    outcome, known = _outcome(folder), known and _noticed(folder, known)
     exit_code, cause = outcome.exit_code, outcome.wrong
     if number is None or known is None:
         ended = UNKNOWN if exit_code is None else "FAILED" if exit_code else "COMPLETED"
@@ -438,9 +438,18 @@ def follow(folder: str, tell: Callable[[str], None]) -> None:
 def _now(folder: str, number: str, kind: str) -> Optional[JobState]:
     """Return the state of a job with this id, or of a group."""
     if not groups.is_group(folder):
-        return state(number, kind)
+        known = state(number, kind)
+        return known and _noticed(folder, known)
     seen = status(folder)
     return JobState(seen.state, seen.reason, active=seen.active)
+
+
+def _noticed(folder: str, known: JobState) -> JobState:
+    """Return the state of a job with what it tells of its nodes, if some have not answered."""
+    with suppress(DeployerError):
+        if known.active and known.nodes and not known.reason:
+            return known._replace(reason=files.read_text(os.path.join(folder, result.NOTICE)))
+    return known
 
 
 def _ended(folder: str, number: str, known: Optional[JobState]) -> Status:

@@ -4,7 +4,7 @@ The nodes in ``hosts/meet`` form chains. The first node of a chain reads the sha
 from the node before it. Other users can connect as well: both ends prove the job's secret (``system.channel``), and the
 node that read a piece has added a proof (HMAC), which each other node checks. If the node before is silent, slow or
 gone, or a piece is wrong, a node reads the rest of the shared file itself and still sends it on, so that the nodes
-behind it continue.
+behind it continue. Its record says so.
 """
 
 import errno
@@ -17,19 +17,23 @@ import time
 from contextlib import closing, suppress
 from typing import IO, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
 
+from deployer.contract.proof.evidence import ReceivedImage
 from deployer.site.jobs import rendezvous
-from deployer.system import channel, files, terminal
+from deployer.system import channel, files
 from deployer.system.channel import Channel, ChannelError
 
 #: Nodes of a chain: one that slows down delays at most these.
 _CHAIN = 32
 _PIECE, _PROOF = 128 * 1024, 32
+#: Seconds after which two nodes that are not connected do without each other: all begin together, and some sites close
+#: the ports between their nodes.
+_MEET = 2.0
 #: Seconds without a byte after which the node before counts as gone, and further seconds for each node before that one:
 #: so the first node behind a failure reads the file before the others stop waiting.
 _SILENCE, _LATER = 8.0, 0.25
 #: Bytes per second that the node before must send on average.
 _LEAST = 1 << 20
-_AGAIN, _POLL = 0.1, 0.5
+_AGAIN = 0.1
 
 #: Position and size of a piece.
 FilePiece = Tuple[int, int]
@@ -74,24 +78,26 @@ class Relay:
         self._target = target
         self._parts = parts
         self._patience = _SILENCE + links.number * _LATER
-        self._until = time.monotonic() + self._patience
+        self._begun = time.monotonic()
         self._has_more = threading.Condition()
         self._proofs: List[bytes] = []
         self._ended = False
 
-    def run(self) -> None:
+    def run(self) -> ReceivedImage:
         """Return when the next node has all pieces, or reads them itself. Raises OSError if this node lacks some."""
         sending = threading.Thread(target=self._send)
         sending.start()
+        node, reason, number = None, None, self._links.number
         try:
-            if self._links.number:
+            if number:
+                node = self._links.chain[number - 1][0]
                 try:
                     self._receive()
                 except (ChannelError, OSError) as error:
-                    own, before = (self._links.chain[self._links.number - each][0] for each in (0, 1))
-                    terminal.warn(f"{own} reads the image itself, without {before}: {error}")
+                    reason = str(error)
+            rest = self._parts[len(self._proofs) :]
             with open(self._source, "rb") as stream:
-                for start, size in self._parts[len(self._proofs) :]:
+                for start, size in rest:
                     stream.seek(start)
                     data = stream.read(size)
                     if len(data) < size:
@@ -102,6 +108,8 @@ class Relay:
                 self._ended = True
                 self._has_more.notify()
             sending.join()
+        sizes = [sum(size for _, size in parts) for parts in (self._parts, rest)]
+        return ReceivedImage(node, sizes[0] - sizes[1], sizes[1], reason)
 
     def _proof(self, data: Union[bytes, memoryview]) -> bytes:
         """Return the proof of the next piece. It depends on its number, so that none can be repeated or omitted."""
@@ -120,12 +128,8 @@ class Relay:
     def _receive(self) -> None:
         """Receive the pieces from the node before. Raises ChannelError or OSError."""
         _, address, port = self._links.chain[self._links.number]
-        with closing(socket.socket()) as server:
-            server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            server.bind((address, port))
-            server.listen(64)
-            with closing(channel.callers(server, self._links.secret, _POLL)) as callers:
-                other = next(caller for caller in callers if caller or time.monotonic() > self._until)
+        with closing(channel.callers((address, port), self._links.secret, _AGAIN)) as callers:
+            other = next(caller for caller in callers if caller or time.monotonic() > self._begun + _MEET)
         if other is None:
             raise ChannelError("it does not connect")
         piece, size = memoryview(bytearray(_PROOF + _PIECE)), 0
@@ -137,7 +141,7 @@ class Relay:
                     received = other.connection.recv_into(piece[filled : _PROOF + length])
                     filled, size = filled + received, size + received
                     # The node before may have waited in vain itself.
-                    slow = size < (time.monotonic() - self._until - self._patience) * _LEAST
+                    slow = size < (time.monotonic() - self._begun - 2 * self._patience) * _LEAST
                     if slow or not received:
                         raise ChannelError("it is too slow" if slow else "the connection was closed")
                 proof, data = bytes(piece[:_PROOF]), piece[_PROOF:filled]
@@ -161,8 +165,8 @@ class Relay:
     def _connect(self, address: str, port: int) -> Channel:
         while True:
             try:
-                return channel.connect([(address, port)], self._links.secret, _SILENCE)
+                return channel.connect([(address, port)], self._links.secret, _MEET)
             except ChannelError:  # perhaps it does not listen yet
-                if time.monotonic() > self._until:
+                if time.monotonic() > self._begun + _MEET:
                     raise
             time.sleep(_AGAIN)

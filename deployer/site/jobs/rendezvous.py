@@ -13,7 +13,7 @@ file. If the nodes share a network and have free ports, a line for each follows,
 
 import os
 import socket
-from typing import List, Optional
+from typing import Optional, Sequence
 
 from deployer.contract.proof.evidence import HostRecord, Launch
 from deployer.contract.site.network import CommonNetwork, common
@@ -22,7 +22,7 @@ from deployer.system import files
 FILE = "meet"
 
 
-def write(folder: str, launch: Launch, hosts: List[HostRecord], machines: str) -> Optional[CommonNetwork]:
+def write(folder: str, launch: Launch, hosts: Sequence[HostRecord], machines: str) -> Optional[CommonNetwork]:
     """Write the file and return the network; None without a common network or a free port on the first node.
 
     Args:
@@ -43,7 +43,7 @@ def write(folder: str, launch: Launch, hosts: List[HostRecord], machines: str) -
     return network
 
 
-def _first(hosts: List[HostRecord], machines: str) -> Optional[HostRecord]:
+def _first(hosts: Sequence[HostRecord], machines: str) -> Optional[HostRecord]:
     """Return the record of the node with rank 0: the first of the list, or else this one, where job.sh runs.
 
     The list may contain addresses, or names other than the nodes' own.
@@ -62,7 +62,7 @@ def _first(hosts: List[HostRecord], machines: str) -> Optional[HostRecord]:
     return having[0] if len(having) == 1 else None
 
 
-def _named(hosts: List[HostRecord], name: str) -> Optional[HostRecord]:
+def _named(hosts: Sequence[HostRecord], name: str) -> Optional[HostRecord]:
     """Return the record of a host, if possible with exactly this name, or else with the same short name."""
     short = name.partition(".")[0]
     same = [item for item in hosts if item.host == name]

@@ -6,13 +6,13 @@ The evaluating modules are imported only for that, because `status` and `jobs` o
 import os
 import re
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Set, Tuple, Type, TypeVar
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Type, TypeVar
 
 from deployer.contract.base import json_records, records
 from deployer.contract.base.errors import DeployerError, SpaceError, UsageError
 from deployer.contract.base.json_records import Fields
 from deployer.contract.proof import evidence
-from deployer.contract.proof.evidence import HostRecord, Launch, NetworkRecord, NodeRecord, ProbeRecord
+from deployer.contract.proof.evidence import HostRecord, Launch, NetworkRecord, NodeRecord, ProbeRecord, ReceivedImage
 from deployer.contract.proof.payload import PayloadRecord
 from deployer.contract.rules.findings import Finding, finding
 from deployer.contract.site.plan import CANARY_TEXT
@@ -63,6 +63,8 @@ _PATIENCE = 10.0
 _LOG_FROM = "log-from"
 #: A file in the same folder: when each step ended.
 _STEPS = "steps"
+#: In the job's folder: what the judge tells of nodes while others have not answered (``watch``).
+NOTICE = os.path.join(HOSTS_FOLDER, "notice")
 
 _T = TypeVar("_T")
 
@@ -80,7 +82,7 @@ def write_result(folder: str, outcome: "StepOutcome") -> json_records.Record:
     if (outcome.exit_code != 0 or not shown) and outcome.signal is None:
         gathered = gathered._replace(image=_image(folder, started))
     if outcome.step == HOSTS and outcome.reason is None and len(gathered.hosts) < started.nodes:
-        gathered = gathered._replace(absent=_absent(started, {node.host for node in gathered.hosts}))
+        gathered = gathered._replace(absent=absent(started, {node.host for node in gathered.hosts}))
     if outcome.step == HOSTS and succeeded:
         hosts = os.path.join(folder, HOSTS_FOLDER)
         try:
@@ -109,7 +111,7 @@ def write_result(folder: str, outcome: "StepOutcome") -> json_records.Record:
     return record
 
 
-def _absent(started: Launch, there: Set[str]) -> List[str]:
+def absent(started: Launch, there: Set[str]) -> List[str]:
     """Return the job's nodes that are not ``there``; empty if the batch system has other names for them."""
     from deployer.site.jobs.schedulers import known
 
@@ -174,23 +176,37 @@ def launch(folder: str) -> Launch:
 
 def gather(folder: str) -> "Evidence":
     """Read all evidence of a job's steps; unreadable records count as missing."""
-    from deployer.site.proof.result import Evidence
-
     payload, reason = _payload(os.path.join(folder, PAYLOAD_FILE))
-    hosts = texts(os.path.join(folder, HOSTS_FOLDER))
     ranks = texts(os.path.join(folder, RANKS_FOLDER))
-    for record in _read_all(ranks, r"node-.+\.json", NodeRecord):
+    staged = _read_all(ranks, r"node-.+\.json", NodeRecord)
+    for record in staged:
         ranks.update(record.files)
-    roots = {name: text for name, text in hosts.items() if name.endswith(ROOT_SUFFIX)}
-    return Evidence(
-        hosts=_read_all(hosts, r".+\.json", HostRecord),
+    return of_hosts(texts(os.path.join(folder, HOSTS_FOLDER)))._replace(
         probes=_read_all(ranks, r"probe-\d+\.json", ProbeRecord),
         payloads=_read_all(ranks, r"payload-\d+\.json", PayloadRecord),
         logs=_last_lines(ranks),
         payload=payload,
         payload_error=reason,
-        roots={name[: -len(ROOT_SUFFIX)]: text[:_MAX_ROOT] for name, text in roots.items()},
-        networks=_read_all(hosts, r".+" + re.escape(evidence.NETWORK_SUFFIX), NetworkRecord),
+        arrival=_arrival([record.image for record in staged if record.image]),
+        readers={record.host: record.image.reason for record in staged if record.image and record.image.reason},
+    )
+
+
+def _arrival(received: Sequence[ReceivedImage]) -> Optional[json_records.Record]:
+    bytes_of = {f"from_{what}": sum(getattr(came, f"from_{what}") for came in received) for what in ("node", "file")}
+    return dict(bytes_of, readers=sum(came.from_file > 0 for came in received)) if received else None
+
+
+def of_hosts(known: Mapping[str, str]) -> "Evidence":
+    """Return the evidence about the nodes from the texts in the hosts folder, by file name."""
+    from deployer.site.proof.result import Evidence
+
+    return Evidence(
+        hosts=_read_all(known, r".+\.json", HostRecord),
+        roots={
+            name[: -len(ROOT_SUFFIX)]: text[:_MAX_ROOT] for name, text in known.items() if name.endswith(ROOT_SUFFIX)
+        },
+        networks=_read_all(known, r".+" + re.escape(evidence.NETWORK_SUFFIX), NetworkRecord),
     )
 
 

@@ -89,19 +89,23 @@ class Evidence(NamedTuple):
         told: what the end of the step's output shows, if it failed.
         networks: the nodes' records of the network between them.
         absent: the nodes without a record, if the batch system can list them.
+        arrival: how the nodes got the staged image, if they send it on to each other; else None.
+        readers: why nodes read it although another one should have sent it, by host.
     """
 
-    hosts: List[HostRecord]
-    probes: List[ProbeRecord]
-    payloads: List[PayloadRecord]
-    logs: Mapping[int, str]
-    payload: Any
-    payload_error: Optional[str]
+    hosts: Sequence[HostRecord]
+    probes: Sequence[ProbeRecord] = ()
+    payloads: Sequence[PayloadRecord] = ()
+    logs: Mapping[int, str] = {}
+    payload: Any = None
+    payload_error: Optional[str] = None
     roots: Mapping[str, str] = {}
     image: Sequence[Finding] = ()
     told: Told = Told()
     networks: Sequence[NetworkRecord] = ()
     absent: Sequence[str] = ()
+    arrival: Optional[Record] = None
+    readers: Mapping[str, str] = {}
 
 
 def assemble(launch: Launch, evidence: Evidence, outcome: StepOutcome, steps: Sequence[Record] = ()) -> Record:
@@ -151,10 +155,20 @@ def assemble(launch: Launch, evidence: Evidence, outcome: StepOutcome, steps: Se
             "check": _check(launch),
             "findings": [item.record() for item in findings],
             "ranks": job.ranks(),
+            "image": evidence.arrival,
             "network": speed.shown(job.connections, launch.network),
             "payload": evidence.payload,
         },
     )
+
+
+def already_wrong(launch: Launch, known: Evidence) -> List[Finding]:
+    """Return the errors of single nodes that are certain while other nodes have not answered."""
+    job = _Job(launch, known, StepOutcome(HOSTS, 0, None, "", 0, 0))
+    found = [*job.of_nodes(), *job.roots()]
+    if 2 * len(known.hosts) <= launch.nodes:  # the others may show that these are the right ones
+        found = [item for item in found if item.code != "mpi.host-differs"]
+    return errors(nodes.grouped(found, job.identities))
 
 
 def _decided(launch: Launch) -> Iterator[Finding]:
@@ -185,6 +199,8 @@ class _Job:
     """A job after a step: the request, the evidence, and how the step ended."""
 
     def __init__(self, launch: Launch, evidence: Evidence, outcome: StepOutcome) -> None:
+        if outcome.step == HOSTS and outcome.reason and outcome.reason.split()[0] in {n.host for n in evidence.hosts}:
+            outcome = outcome._replace(step=STAGED)  # the node has its facts, and failed to prepare the image
         self.launch, self.evidence, self.outcome = launch, evidence, outcome
         #: The ranks before the payload. Ranks of an image without Python were observed from outside instead.
         self.probes = [*evidence.probes, *filter(None, map(_from_outside, evidence.payloads))]
@@ -246,9 +262,11 @@ class _Job:
         if stopped and outcome.signal is None and outcome.step != PAYLOAD:
             return findings  # a node was lost: what the others report is a consequence
         findings += self._hosts()
-        roots = self._roots()
+        roots = self.roots()
         if outcome.step == STAGED and outcome.exit_code != 0 and not outcome.signal and not roots:
             findings.append(self._finding("stage.failed", reason=self._why() or "exit %d" % outcome.exit_code))
+        for host, reason in sorted(self.evidence.readers.items(), key=lambda pair: nodes.order(pair[0])):
+            findings.append(self._finding("stage.read", host, reason=reason))
         findings += self._network() + roots
         if outcome.step in (PROBED, PAYLOAD):
             probed = list(self._probed())
@@ -292,12 +310,16 @@ class _Job:
         if outcome.step == HOSTS and outcome.exit_code != 0:
             yield self._finding("hosts.failed", exit=outcome.exit_code, why=self._why(": "), **counts)
             return
-        if len(names) != launch.nodes:
+        if len(names) != launch.nodes and not (outcome.step == STAGED and outcome.exit_code):
             yield self._finding("hosts.count", hosts=nodes.shown(names) or "none", **counts)
         for name, count in sorted(Counter(names).items(), key=lambda pair: nodes.order(pair[0])):
             if count > 1:
                 yield self._finding("hosts.name", name, count=count)
-        in_order = sorted(self.evidence.hosts, key=lambda node: nodes.order(node.host))
+        yield from self.of_nodes()
+
+    def of_nodes(self) -> Iterator[Finding]:
+        """Yield the findings about what is missing or different on the nodes."""
+        launch, in_order = self.launch, sorted(self.evidence.hosts, key=lambda node: nodes.order(node.host))
         for node in in_order:
             if node.identity is not None or not launch.mpi:  # otherwise its MPI is missing, which is reported below
                 for path in node.missing:
@@ -309,17 +331,17 @@ class _Job:
         mpi = self.launch.mpi
         if mpi is None:
             return
-        first: Optional[HostRecord] = None
+        counts = Counter(node.identity for node in hosts if node.identity)
+        usual = max(counts, key=lambda each: counts[each], default=None)  # of several, the first node's
+        first = next((node.host for node in hosts if node.identity == usual), "")
         for node in hosts:
             here: Dict[str, Any] = {"library": mpi.library, "identity": node.identity}
             if node.identity is None:
                 yield self._finding("mpi.host-missing", node.host, library=mpi.library)
             elif mpi.identity and node.identity != mpi.identity:
                 yield self._finding("mpi.host-drift", node.host, expected=mpi.identity, **here)
-            elif first is None:
-                first = node
-            elif node.identity != first.identity:
-                yield self._finding("mpi.host-differs", node.host, other=first.host, expected=first.identity, **here)
+            elif node.identity != usual and not mpi.identity:
+                yield self._finding("mpi.host-differs", node.host, other=first, expected=usual, **here)
             for path, identity in sorted(node.changed.items()):
                 yield drifted(node.host, path, identity, mpi.libraries.get(path, "another"))
 
@@ -363,7 +385,8 @@ class _Job:
         if values:
             yield self._finding("network.slow", **values)
 
-    def _roots(self) -> List[Finding]:
+    def roots(self) -> List[Finding]:
+        """Return the findings about what containers showed on the nodes when they read the canary."""
         launch, outcome, roots = self.launch, self.outcome, self.evidence.roots
         findings = []
         for host, text in sorted(roots.items(), key=lambda pair: nodes.order(pair[0])):

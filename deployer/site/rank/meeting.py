@@ -91,27 +91,24 @@ def _receive(place: _Place, out: str) -> List[str]:
     """
     hosts: Set[str] = set()
     size = min(max(_TOTAL // max(place.nodes - 1, 1), _LEAST), _MOST)
-    with closing(socket.socket()) as server:
-        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        server.bind((place.address, place.port))
-        server.listen(1024)  # strangers queue there too
+    with closing(channel.callers((place.address, place.port), place.secret, _POLL)) as callers:
+        next(callers)
         files.write_text(os.path.join(out, _LISTENS), "")
         last = looked = time.monotonic()
-        with closing(channel.callers(server, place.secret, _POLL)) as callers:
-            while len(hosts) < place.nodes - 1 and time.monotonic() < last + _SILENCE:
-                caller = next(callers)
-                if caller:
-                    with closing(caller), suppress(ChannelError, OSError):
-                        caller.connection.settimeout(_EXCHANGE)
-                        name = str(_message(caller)["name"])
-                        caller.send({"size": size})
-                        _measure(caller.connection, size)
-                        hosts.add(name)
-                        last = time.monotonic()
-                elif time.monotonic() > looked + _POLL:
-                    if files.exists(os.path.join(out, _GAVE_UP)):
-                        break
-                    looked = time.monotonic()
+        while len(hosts) < place.nodes - 1 and time.monotonic() < last + _SILENCE:
+            caller = next(callers)
+            if caller:
+                with closing(caller), suppress(ChannelError, OSError):
+                    caller.connection.settimeout(_EXCHANGE)
+                    name = str(_message(caller)["name"])
+                    caller.send({"size": size})
+                    _measure(caller.connection, size)
+                    hosts.add(name)
+                    last = time.monotonic()
+            elif time.monotonic() > looked + _POLL:
+                if files.exists(os.path.join(out, _GAVE_UP)):
+                    break
+                looked = time.monotonic()
     return sorted(hosts)
 
 

@@ -1,15 +1,13 @@
 """stage: on each node, before the ranks start, unpack the image into a local folder and hold it there.
 
-One process per node runs in a step next to those of the ranks. It unpacks the stored bundle, a single file to read
-once instead of ten thousand files. It answers with one line, ``staged EXIT HOST REASON``, and stays until the end of
-the job. After a failure it still exits with 0: the line informs job.sh, and srun leaves the other nodes time to clean
-up.
+One process per node runs in a step next to those of the ranks. It writes the facts of the node, checks what it can, and
+answers with one line, ``staged EXIT HOST REASON``. After SIGUSR1, it unpacks the stored bundle, a single file to read
+once instead of ten thousand files. It answers again, and stays until the end of the job. After a failure it still exits
+with 0: the line informs job.sh, and srun leaves the other nodes time to clean up.
 
     SIGUSR1     writes the ranks' evidence on the node to one file in the job's folder; prints another line
     SIGUSR2     does the same, and ends
     SIGTERM     the same, once no process uses the image any more: Slurm ends the job (time limit, scancel)
-
-With ``--hosts``, it first writes the facts of the node, answers, and waits for SIGUSR1 before it unpacks.
 
 It removes the folder when it ends. If it is killed, the next one on the node removes the folder. srun forwards SIGUSR1
 and SIGUSR2 to its tasks; on SIGTERM, srun kills them (tested with Slurm 22.05).
@@ -29,6 +27,7 @@ from deployer.contract.base import json_records
 from deployer.contract.base.errors import DeployerError, IntegrityError, JobFailed, MissingTool, Refused, SpaceError
 from deployer.contract.bundle.manifest import DATA_PREFIX, KIT_PREFIX, Manifest
 from deployer.contract.proof import evidence
+from deployer.contract.proof.evidence import ReceivedImage
 from deployer.contract.site import plan as plans
 from deployer.contract.site.choose import Obstacle, StagingNeed
 from deployer.site.capture import apptainer
@@ -57,6 +56,7 @@ _SERVED = f"""trap "" HUP INT TERM USR1 USR2
 {{ "$@" </dev/null || echo failed; }} & read -r _; {_FUSERMOUNT} -u -z "$0" 2>/dev/null; wait"""
 #: Run in a mounted image: prints the id of the process to join, and ends when this process ends.
 _READY = ("/bin/sh", "-c", "echo $$; read -r _")
+_NO_ROOT = "a container does not show the image's root"
 _HINT = "the image is staged there: is it full, or closed to users?"
 #: Seconds between two checks for bytes that have not arrived.
 _LOOK = 0.02
@@ -73,6 +73,7 @@ class StageRequest(NamedTuple):
         into: the folder to create on the node.
         out: the folder for the evidence.
         tool: the .pyz that ranks start.
+        hosts: the job's folder for the facts of this node.
         abi: the MPI family of the Horovod variant, or None.
         stubs: the folder of stubs for host files, or None.
         relay: whether the nodes send ``source`` on to each other.
@@ -82,7 +83,6 @@ class StageRequest(NamedTuple):
         home: the job's home on this node, to remove at the end, or None.
         mounts: mount points that the bundle does not list.
         reader: a command that prints the canary of the image from a container; empty if there is none.
-        hosts: the job's folder for the facts of this node, which are written first; None: they exist already.
         library: the plan's MPI on the host, or None.
         keep: the beginning of the image's archives and the paths in the home that are kept there; empty: none.
         once: the program that mounts the staged file for each rank, unless it can be mounted once; None: other ways.
@@ -93,7 +93,8 @@ class StageRequest(NamedTuple):
     into: str
     out: str
     tool: str
-    abi: Optional[str]
+    hosts: str
+    abi: Optional[str] = None
     stubs: Optional[str] = None
     relay: bool = False
     mount: Sequence[str] = ()
@@ -101,7 +102,6 @@ class StageRequest(NamedTuple):
     home: Optional[str] = None
     mounts: Sequence[str] = ()
     reader: Sequence[str] = ()
-    hosts: Optional[str] = None
     library: Optional[str] = None
     keep: Sequence[str] = ()
     once: Optional[str] = None
@@ -169,40 +169,42 @@ def stage(request: StageRequest) -> int:
 
 def _hold(request: StageRequest) -> None:
     """Stage the image and hold it until job.sh or Slurm ends it."""
-    if request.hosts and not _is_wanted(request, request.hosts):
-        return
+    os.access(request.source, os.R_OK)  # if its file system hangs, the node has no record, and is late
+    host_probe.host(request.hosts, request.library, request.home, keep=request.keep)
+    program = (*request.mount, *request.reader, "sh")[0]
+    if not program.startswith(request.into) and shutil.which(program) is None:
+        host_probe.read_root(request.hosts, [program])  # records the reason
+        raise Refused(_NO_ROOT)
     with claimed(request.into):
         with files.errors_named("write under " + request.into, "free some there: an earlier job may have left it"):
-            (_fill_packed if request.packed else _fill)(request)
+            received: List[ReceivedImage] = []
+            filling = (_fill_packed if request.packed else _fill)(request, received)
+            next(filling)  # what is wrong before anything is written fails while all nodes report
+            _answer(0, "")
+            if signal.sigwait(_SIGNALS) != signal.SIGUSR1:
+                return
+            next(filling, None)
             os.mkdir(os.path.join(request.into, EVIDENCE))
             if request.stubs:
                 shutil.copytree(request.stubs, os.path.join(request.into, STUBS), symlinks=True)
         with _mounted(request) as root:
             if request.reader:  # its output is evaluated later
-                hosts = os.path.join(os.path.dirname(request.out), result.HOSTS_FOLDER)
-                shown = host_probe.read_root(hosts, request.reader)
+                shown = host_probe.read_root(request.hosts, request.reader)
                 if shown != plans.CANARY_TEXT and request.once:  # perhaps it starts the file, but not the folder
                     _link(request, os.path.basename(request.source))
-                    shown = host_probe.read_root(hosts, request.reader)
+                    shown = host_probe.read_root(request.hosts, request.reader)
                 if shown != plans.CANARY_TEXT:
-                    raise Refused("a container does not show the image's root")
+                    raise Refused(_NO_ROOT)
             _answer(0, "")
             while signal.sigwait(_SIGNALS) == signal.SIGUSR1:
-                _publish(request)
+                _publish(request, received)
                 _answer(0, "")
             until = time.time() + payload_monitor.GRACE
             while users(request.into, root) and time.time() < until:
                 time.sleep(0.1)
             if request.packed and not os.path.ismount(os.path.join(request.into, ROOTFS)):
                 end_readers(os.path.join(request.into, os.path.basename(request.source)), root)
-            _publish(request)
-
-
-def _is_wanted(request: StageRequest, hosts: str) -> bool:
-    """Write the facts of this node and answer; return whether to stage the image, which SIGUSR1 requests."""
-    host_probe.host(hosts, request.library, request.home, keep=request.keep)
-    _answer(0, "")
-    return signal.sigwait(_SIGNALS) == signal.SIGUSR1
+            _publish(request, received)
 
 
 def _answer(code: int, reason: str) -> None:
@@ -383,13 +385,13 @@ def _links(request: StageRequest, size: int) -> Optional[relay.Links]:
     """Return this node's place if the nodes send the file on to each other and ``size`` bytes fit here, else None."""
     with suppress(SpaceError):
         _check_room(_place(request), size, 1)
-        return relay.links(request.hosts) if request.relay and request.hosts else None
+        return relay.links(request.hosts) if request.relay else None
     return None
 
 
 @contextmanager
 def _arriving(
-    request: StageRequest, links: relay.Links, pieces: Sequence[relay.FilePiece]
+    request: StageRequest, links: relay.Links, pieces: Sequence[relay.FilePiece], received: List[ReceivedImage]
 ) -> Iterator[Tuple[IO[bytes], Callable[[], bool]]]:
     """Yield a file that a second process writes, and what waits a moment and tells whether more may arrive.
 
@@ -405,14 +407,15 @@ def _arriving(
         yield stream, comes
         while comes():
             _stop_if_asked()
-        other.result()
+        received.append(other.result())
 
 
 def _arrived(request: StageRequest) -> str:
     return os.path.join(os.path.dirname(request.into), "arrived")
 
 
-def _fill(request: StageRequest) -> None:
+def _fill(request: StageRequest, received: List[ReceivedImage]) -> Iterator[None]:
+    """Unpack the bundle; yield once, after the checks. ``received`` gets how it came from other nodes, if it did."""
     receipt = Store("").at(request.image)
     if receipt is None:
         raise IntegrityError(f"the image was removed: {request.image}", "install it again")
@@ -434,12 +437,13 @@ def _fill(request: StageRequest) -> None:
             size += kit.ROOM + sum(member.size for member in manifest.members if member.name.startswith(KIT_PREFIX))
             entries += kit.ENTRIES
         _check_room(_place(request), size, entries)
+        yield
         targets = content.APP_AND_KIT if request.kit else content.APP_ONLY
         written = content.Content(verification, overlays, targets, jobs, _stop_if_asked)
         pieces = relay.pieces(written.extents())
         links = _links(request, size + sum(length for _, length in pieces))  # until all is unpacked, both are here
         if links:
-            with _arriving(request, links, pieces) as arriving:
+            with _arriving(request, links, pieces, received) as arriving:
                 verification.read_from(*arriving)
                 written.write_for_ranks(request.into)
             os.unlink(_arrived(request))
@@ -455,15 +459,16 @@ def _fill(request: StageRequest) -> None:
     files.remove_tree(os.path.join(request.into, "kit"))
 
 
-def _fill_packed(request: StageRequest) -> None:
-    """Copy the SquashFS file, so that it is only read from the node and stays if the original is removed."""
+def _fill_packed(request: StageRequest, received: List[ReceivedImage]) -> Iterator[None]:
+    """Copy the SquashFS file, so that it stays if the original is removed. Otherwise as ``_fill``."""
     target = os.path.join(request.into, os.path.basename(request.source))
     whole = os.path.getsize(request.source)
     size = whole + os.path.getsize(request.tool) + (kit.ROOM if request.kit else 0)
     _check_room(_place(request), size, 2)
+    yield
     links = _links(request, size)
     if links:
-        with _arriving(request, links, relay.pieces([(0, whole)])):
+        with _arriving(request, links, relay.pieces([(0, whole)]), received):
             pass
         os.rename(_arrived(request), target)
     else:
@@ -522,12 +527,12 @@ def _merge(request: StageRequest) -> None:
 # --- evidence ---
 
 
-def _publish(request: StageRequest) -> None:
+def _publish(request: StageRequest, received: Sequence[ReceivedImage]) -> None:
     """Write all evidence of this node's ranks to one file in the job's folder. The job continues if that fails."""
     texts = result.texts(os.path.join(request.into, EVIDENCE))
     host = socket.gethostname()
     path = os.path.join(request.out, f"node-{host}.json")
     try:
-        files.write_text(path, json_records.pretty(evidence.record(evidence.NodeRecord(host, texts))))
+        files.write_text(path, json_records.pretty(evidence.record(evidence.NodeRecord(host, texts, *received))))
     except DeployerError as error:
         sys.stderr.write("\n".join(error.lines()) + "\n")

@@ -20,7 +20,7 @@ ALONE, STEPS, AGENT = "alone", "steps", "agent"
 
 
 class JobRequest(NamedTuple):
-    """A job's request to its batch system.
+    """A job's request to its batch system; the layout may be filled in later.
 
     Attributes:
         name: the job's name.
@@ -47,14 +47,14 @@ class JobRequest(NamedTuple):
         exclusive: whether the job must have its nodes to itself.
     """
 
-    name: str
-    folder: str
-    log: Optional[str]
-    nodes: int
-    ranks_per_node: int
-    cpus_per_rank: int
-    time: str
-    seconds: int
+    name: str = ""
+    folder: str = ""
+    log: Optional[str] = None
+    nodes: int = 1
+    ranks_per_node: int = 1
+    cpus_per_rank: int = 1
+    time: str = ""
+    seconds: int = 0
     memory_mb: Optional[int] = None
     queue: str = ""
     account: Optional[str] = None

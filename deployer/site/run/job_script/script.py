@@ -30,7 +30,6 @@ from deployer.site.proof.rank_record import SAVED
 from deployer.site.proof.result import HOSTS, NETWORK, PROBED
 from deployer.site.run.job_script import agent_script, staging_script
 from deployer.site.run.job_script.staging_script import StagedImage
-from deployer.site.run.job_script.submission import BatchRequest
 from deployer.site.run.launchers import LAUNCHERS
 from deployer.site.run.launchers.interface import AGENT as AGENT_PROGRAM
 from deployer.site.run.launchers.interface import MACHINES, Launcher, LaunchRequest
@@ -75,7 +74,7 @@ class Inputs(NamedTuple):
     tool: str
     python: str
     image_python: Optional[str]
-    asked: BatchRequest
+    asked: JobRequest
     staging: Optional[StagedImage] = None
     reader: Sequence[str] = ()
     workdir: Optional[str] = None
@@ -149,11 +148,10 @@ def _head(inputs: Inputs) -> Code:
 
 def _request(inputs: Inputs) -> JobRequest:
     """Return the job's request to the batch system."""
-    launch, layout, asked = inputs.launch, inputs.layout, inputs.asked
-    return JobRequest(
+    launch, layout = inputs.launch, inputs.layout
+    return inputs.asked._replace(
         name=launch.bundle,
         folder=inputs.folder,
-        log=None,
         nodes=layout.nodes,
         ranks_per_node=layout.ranks_per_node,
         cpus_per_rank=layout.asked_cpus,
@@ -162,7 +160,6 @@ def _request(inputs: Inputs) -> JobRequest:
         memory_mb=_memory(inputs),
         threads=layout.threads,
         hyperthreads=layout.hyperthreads,
-        **asked._asdict(),
     )
 
 

@@ -8,7 +8,7 @@ from deployer.contract.bundle import limits
 from deployer.contract.rules.findings import finding, refused
 from deployer.contract.site.plan import GpuRequest, Plan, requests_gpus
 from deployer.site.jobs import schedulers
-from deployer.site.jobs.schedulers.interface import STEPS
+from deployer.site.jobs.schedulers.interface import STEPS, JobRequest
 
 #: Options that the script sets from the job's layout; other values would contradict it.
 _OURS = ("job-name", "J", "output", "o", "nodes", "N", "ntasks", "n", "ntasks-per-node", "cpus-per-task", "c", "time",
@@ -38,22 +38,6 @@ class SubmissionOptions(NamedTuple):
     gpus: Optional[int] = None
 
 
-class BatchRequest(NamedTuple):
-    """A job's request to its batch system besides the layout, as in ``JobRequest``."""
-
-    queue: str = ""
-    account: Optional[str] = None
-    constraints: Sequence[str] = ()
-    reservation: Optional[str] = None
-    qos: Optional[str] = None
-    cluster: Optional[str] = None
-    storage: Sequence[str] = ()
-    gpus: Optional[GpuRequest] = None
-    parallel_environment: Optional[str] = None
-    directives: Sequence[str] = ()
-    exclusive: bool = False
-
-
 def ask(
     plan: Plan,
     options: SubmissionOptions,
@@ -62,8 +46,8 @@ def ask(
     environment: Optional[Mapping[str, str]],
     gpus: Optional[int] = None,
     waived: Collection[str] = (),
-) -> BatchRequest:
-    """Return the request to the batch system.
+) -> JobRequest:
+    """Return the request to the batch system, without the layout.
 
     The constraints of the plan and the user are combined. Only the limits of the plan's own partition are checked.
 
@@ -95,7 +79,7 @@ def ask(
         account += suffix
     check = _sbatch_word if scheduler.way == STEPS else _line
     directives = [*plan.directives, *(check(text, scheduler.ours) for text in options.directives)]
-    request = BatchRequest(
+    request = JobRequest(
         queue=queue,
         account=account,
         constraints=[text for text in (batch.constraint, options.constraint) if text],

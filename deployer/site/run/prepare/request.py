@@ -16,9 +16,10 @@ from deployer.contract.site.choose import StagingNeed, choose
 from deployer.contract.site.plan import NATIVE, Plan
 from deployer.site.container.container import Home
 from deployer.site.jobs import schedulers
+from deployer.site.jobs.schedulers.interface import JobRequest
 from deployer.site.proof.rank_record import SAVED, WARN
 from deployer.site.run import gpus, inside_out
-from deployer.site.run.job_script.submission import BatchRequest, SubmissionOptions, ask
+from deployer.site.run.job_script.submission import SubmissionOptions, ask
 from deployer.site.run.prepare import placeholders
 from deployer.site.storage.site_plans import SitePlans
 
@@ -99,7 +100,7 @@ class Settled(NamedTuple):
     plan: Plan
     job: Job
     layout: layouts.Layout
-    asked: BatchRequest
+    asked: JobRequest
     environment: Dict[str, str]
     warn: Optional[int]
 

@@ -370,10 +370,34 @@ def test_a_node_that_cannot_stage_ends_the_job_with_its_own_exit_code():
     assert codes(verdict) == [("stage.failed", "job")]
     assert verdict["exit_code"] == 6
     assert "/dev/shm has 1 MB free" in verdict["findings"][0]["message"]
+    early = result.assemble(LAUNCH, good(hosts=HOSTS[:1]), after("hosts", 6, reason="cn1 /dev/shm has 1 MB free"))
+    assert (codes(early), early["exit_code"]) == ([("stage.failed", "job")], 6)  # others are not waited for
+    without = good(hosts=HOSTS, roots={"cn2": "cannot start ch-run: Permission denied"})
+    early = result.assemble(LAUNCH, without, after("hosts", 3, reason="cn2 a container does not show the image's root"))
+    assert codes(early) == [("runtime.start", "cn2")]
+    facts = result.assemble(LAUNCH, good(hosts=HOSTS[:1]), after("hosts", 6, reason="cn2 has no room"))
+    assert codes(facts) == [("hosts.failed", "job")]
     stopped = result.assemble(LAUNCH, found, after("stage", 1, signal="TERM", ended=1030))
     assert (codes(stopped), stopped["exit_code"]) == ([("job.stopped", "job")], 143)
     drifted = result.assemble(LAUNCH, good(hosts=HOSTS[:1]), after("stage", 0))
     assert drifted["exit_code"] == 3
+
+
+def test_a_node_that_had_to_read_the_image_is_a_note():
+    image = {"from_node": 30, "from_file": 150, "readers": 2}
+    verdict = result.assemble(LAUNCH, good(arrival=image, readers={"cn2": "it is too slow"}), after("payload"))
+    assert verdict["image"] == image
+    (note,) = verdict["findings"]
+    assert (note["code"], note["subject"], verdict["exit_code"]) == ("stage.read", "cn2", 0)
+    assert note["message"].endswith(": it is too slow")
+    assert result.assemble(LAUNCH, good(), after())["image"] is None
+
+
+def test_of_nodes_that_differ_the_rare_one_is_named():
+    hosts = [HostRecord("cn1", "build-id:cc"), *(HostRecord("cn%d" % number, "build-id:aa") for number in range(2, 9))]
+    (found,) = result.assemble(LAUNCH._replace(nodes=8), good(hosts=hosts), after("hosts"))["findings"][:1]
+    assert (found["code"], found["subject"]) == ("mpi.host-differs", "cn1")
+    assert "but cn2 has build-id:aa" in found["message"]
 
 
 def test_a_thousand_ranks_make_one_finding():

@@ -21,10 +21,11 @@ from deployer.contract.site.plan import Bind
 from deployer.contract.site.speed import ExpectedNetwork, Speed
 from deployer.site.container.runtimes import RUNTIMES
 from deployer.site.container.runtimes.interface import Container
+from deployer.site.jobs.schedulers.interface import JobRequest
 from deployer.site.run import run
 from deployer.site.run.job_script import script
 from deployer.site.run.job_script.staging_script import StagedImage
-from deployer.site.run.job_script.submission import BatchRequest, SubmissionOptions, ask
+from deployer.site.run.job_script.submission import SubmissionOptions, ask
 from deployer.site.run.launchers import LAUNCHERS
 from deployer.site.run.prepare.request import RunRequest
 from tests import running
@@ -107,7 +108,22 @@ def full():
     return script.Inputs(
         launch, shape, plan, option, RUNTIMES["charliecloud"], LAUNCHERS["srun"], container, "/jobs/hello-1",
         "/deployer.pyz", "/usr/bin/python3", "/usr/bin/python3",
-        BatchRequest("batch", "abc", ("fast",), "r1", "long", "one", ("a",), plan.batch.gpus, "mpi", ("--x",)),
+        JobRequest(
+            "hello",
+            "/j",
+            "/j/output.log",
+            time="1",
+            queue="batch",
+            account="abc",
+            constraints=("fast",),
+            reservation="r1",
+            qos="long",
+            cluster="one",
+            storage=("a",),
+            gpus=plan.batch.gpus,
+            parallel_environment="mpi",
+            directives=("--x",),
+        ),
         staging,
         reader=["/bin/cat", "/x"], workdir="/work", stdin="/deployer/app/in", gpus="1:CUDA_VISIBLE_DEVICES",
         keep=["/root/caches/a-1", "own"],

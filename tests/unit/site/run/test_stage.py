@@ -67,6 +67,7 @@ class Job:
         self.place = folder / "node"
         self.place.mkdir()
         self.into = self.folder("77")
+        self.hosts = folder / "hosts"
         self.out = folder / "ranks"
         self.out.mkdir()
         self.processes = []
@@ -79,14 +80,19 @@ class Job:
     def bundle(self):
         return self.store.bundle(self.image.receipt)
 
-    def start(self, into=None, source=None, mount=(), more=()):
+    def start(self, into=None, source=None, mount=(), more=(), begins=True):
+        """Start a node; if its facts are right and it ``begins``, it stages the image."""
         words = ["stage", "--image", self.image.folder, "--source", str(source or self.bundle), "--abi", "mpich-abi"]
         words += ["--into", str(into or self.into), "--out", str(self.out), "--tool", self.store.tool, *more]
-        words += ["--", *mount] if mount else []
+        words += ["--hosts", str(self.hosts), *(["--", *mount] if mount else [])]
         process = forked.start(
             lambda: main(words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True
         )
         self.processes.append(process)
+        process.said = process.stdout.readline() if begins else ""
+        if process.said.startswith("staged 0 "):
+            process.send_signal(signal.SIGUSR1)
+            process.said = ""
         return process
 
     def left(self):
@@ -116,7 +122,8 @@ def cleared(job):
 
 
 def answer(process):
-    who, status, _, *reason = process.stdout.readline().strip().split(" ", 3)
+    line, process.said = process.said or process.stdout.readline(), ""
+    who, status, _, *reason = line.strip().split(" ", 3)
     assert who == "staged"
     return int(status), " ".join(reason)
 
@@ -369,7 +376,7 @@ def test_an_image_whose_folder_leads_elsewhere_is_refused(tmp_path):
     rootfs.mkdir()
     (tmp_path / "elsewhere").mkdir()
     (rootfs / "deployer").symlink_to(tmp_path / "elsewhere")
-    request = stage.StageRequest("i", "b", str(tmp_path), "o", "t", None)
+    request = stage.StageRequest("i", "b", str(tmp_path), "o", "t", "h")
     with pytest.raises(stage.IntegrityError, match="leads elsewhere"):
         stage._merge(request)
 
@@ -506,13 +513,37 @@ def test_what_is_mounted_goes_with_its_holder(job, tmp_path):
     assert not os.path.exists("/proc/%d" % number)
 
 
+@pytest.mark.parametrize(
+    ("fault", "code", "reason"),
+    [("no bundle", 2, "No such file"), ("no room", 6, "free;"), ("no runtime", 3, "does not show the image's root")],
+)
+def test_what_a_node_lacks_is_known_with_its_facts(job, tmp_path, monkeypatch, fault, code, reason):
+    hosts = tmp_path / "hosts"
+    if fault == "no bundle":
+        os.unlink(job.bundle)
+    elif fault == "no room":
+        monkeypatch.setattr(space, "in_memory", lambda folder: True)
+        monkeypatch.setattr(space, "available_memory", lambda: 999)
+    words = ["/nowhere/ch-run", "image"] if fault == "no runtime" else ["sh", "-c", "exit 1"]
+    process = job.start(mount=words, more=["--reader", str(len(words))], begins=False)
+    found = answer(process)
+    assert found[0] == code
+    assert reason in found[1]
+    assert process.wait(60) == 0  # without a signal
+    assert [path.suffix for path in sorted(hosts.iterdir())] == [".json"] + [".root"] * (fault == "no runtime")
+    if fault == "no runtime":
+        (root,) = hosts.glob("*.root")
+        assert root.read_text().startswith("cannot start /nowhere/ch-run: No such file or directory")
+    assert job.left() == []
+
+
 def test_the_facts_of_a_node_come_before_its_image(job, tmp_path):
     hosts = tmp_path / "hosts"
-    process = job.start(more=["--hosts", str(hosts)])
+    process = job.start(begins=False)
     assert answer(process) == (0, "")
     (record,) = hosts.iterdir()
     assert evidence.read(evidence.HostRecord, record.read_bytes(), "it").identity is None
-    assert job.left() == []  # nothing is staged before all nodes are known to be right
+    assert os.listdir(str(job.into)) == []  # nothing is staged before all nodes are known to be right
     process.send_signal(signal.SIGUSR1)
     assert answer(process) == (0, "")
     assert (job.into / "rootfs/bin/tool").exists()
@@ -532,7 +563,7 @@ def test_a_node_that_is_not_wanted_stages_nothing(job, tmp_path, number):
 
 def test_a_node_without_a_place_for_its_facts_says_so(job, tmp_path):
     (tmp_path / "hosts").write_text("a file")
-    process = job.start(more=["--hosts", str(tmp_path / "hosts")])
+    process = job.start()
     status, reason = answer(process)
     assert (status, process.wait(60)) == (1, 0)
     assert "cannot write" in reason
@@ -546,8 +577,8 @@ def test_a_node_that_shows_another_root_is_not_ready(job, tmp_path, text, status
     words = ["printf", "%s", text, "sh", "-c", 'exec "$@"', "sh"]  # the reader's, then what mounts
     process = job.start(source=squashed, mount=words, more=["--reader", "3"])
     assert answer(process)[0] == status
-    (said,) = (tmp_path / "hosts").iterdir()
-    assert (said.suffix, said.read_text()) == (".root", text)
+    (said,) = (tmp_path / "hosts").glob("*.root")
+    assert said.read_text() == text
     if status:
         assert process.wait(60) == 0
         assert job.left() == []
@@ -560,7 +591,7 @@ def test_an_error_of_the_operating_system_is_an_answer_too(job, tmp_path, monkey
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(interfaces, "addresses", broken)
-    process = job.start(more=["--hosts", str(tmp_path / "hosts")])
+    process = job.start()
     assert answer(process) == (1, "cannot stage the image: Input/output error")
     assert process.wait(60) == 0
     assert job.left() == []
@@ -594,15 +625,14 @@ class Pair:
     """Two nodes, of which the first sends what it reads on to the second."""
 
     def __init__(self, job, monkeypatch, sources):
-        hosts = job.place.parent / "hosts"
         self.into = [job.folder(name) for name in ("n0", "n1")]
         self.nodes = []
         for number, (into, source) in enumerate(zip(self.into, sources)):
             monkeypatch.setattr(socket, "gethostname", lambda number=number: "n%d" % number)
-            self.nodes.append(job.start(into, source, more=["--hosts", str(hosts), "--relay"]))
+            self.nodes.append(job.start(into, source, more=["--relay"], begins=False))
         assert [answer(node) for node in self.nodes] == [(0, "")] * 2
         lines = ["n%d 127.0.0.1 %d\n" % (number, interfaces.free_port()) for number in range(2)]
-        (hosts / "meet").write_text("2,1,127.0.0.1,1000,\n%s\n%s" % ("ab" * 32, "".join(lines)))
+        (job.hosts / "meet").write_text("2,1,127.0.0.1,1000,\n%s\n%s" % ("ab" * 32, "".join(lines)))
 
     def begin(self, *numbers):
         for number in numbers:
@@ -610,6 +640,10 @@ class Pair:
 
     def answers(self):
         return [answer(node)[0] for node in self.nodes]
+
+    def image(self, job, number):
+        """Return how a node got the image, by its record."""
+        return evidence.read(evidence.NodeRecord, (job.out / ("node-n%d.json" % number)).read_bytes(), "it").image
 
 
 def damaged(path, copy):
@@ -632,6 +666,9 @@ def test_a_node_takes_the_bundle_from_the_node_before_it(job, tmp_path, monkeypa
         assert (into / "rootfs/bin/tool").read_bytes() == b"#!/bin/sh"
         assert not (into.parent / "arrived").exists()
     assert [end(node)[0] for node in pair.nodes] == [0, 0]
+    first, second = (pair.image(job, number) for number in (0, 1))
+    assert (first.node, first.from_node, second.node, second.from_file) == (None, 0, "n0", 0)
+    assert first.from_file == second.from_node > 0
     assert job.left() == []
 
 
@@ -654,9 +691,10 @@ def test_a_node_whose_neighbour_dies_reads_the_bundle_itself(job, monkeypatch):
     pair.nodes[0].kill()
     assert answer(pair.nodes[1]) == (0, "")
     assert (pair.into[1] / "rootfs/bin/tool").read_bytes() == b"#!/bin/sh"
-    code, err = end(pair.nodes[1])
-    assert code == 0
-    assert "n1 reads the image itself, without n0: it does not connect" in err
+    assert end(pair.nodes[1])[0] == 0
+    came = pair.image(job, 1)
+    assert (came.node, came.from_node, came.from_file > 0, came.reason) == ("n0", 0, True, "it does not connect")
+    stage.reap(str(job.place))  # the neighbour's folder
     assert job.left() == []
 
 

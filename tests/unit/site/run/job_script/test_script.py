@@ -26,9 +26,10 @@ from deployer.site.container.runtimes import RUNTIMES
 from deployer.site.container.runtimes.interface import Container
 from deployer.site.container.runtimes.native import inherited
 from deployer.site.jobs.schedulers import SCHEDULERS
+from deployer.site.jobs.schedulers.interface import JobRequest
 from deployer.site.run.job_script import agent_script, script
 from deployer.site.run.job_script.staging_script import StagedImage
-from deployer.site.run.job_script.submission import BatchRequest, SubmissionOptions, ask
+from deployer.site.run.job_script.submission import SubmissionOptions, ask
 from deployer.site.run.launchers import LAUNCHERS
 from deployer.site.run.prepare import placeholders
 from tests import running as made
@@ -78,7 +79,7 @@ def inputs(nodes=2, ranks=1, threads=2, shown=made.PLAN, **values):
         "/home/alice/deployer/deployer.pyz",
         "/opt/python/3.6/bin/python3",
         "/usr/bin/python3",
-        BatchRequest("batch") if shown.partition else BatchRequest(account="a b"),
+        JobRequest(queue="batch") if shown.partition else JobRequest(account="a b"),
         None,
         ["/bin/cat", plan.CANARY],
     )._replace(**values)
@@ -148,9 +149,8 @@ def by_agent(scheduler, launcher, **facts):
     shown = made.PLAN._replace(scheduler=scheduler, start_options=[option], batch=plan.Batch(**facts))
     gpus = plan.GpuRequest({"pbs": "ngpus"}.get(scheduler, "gpu"), 4, None if scheduler == "gridengine" else "v100")
     constraint = "cpu_type=haswell" if scheduler == "pbs" else "haswell"
-    asked = BatchRequest(
-        "fast", "physics", [constraint], "course", gpus=gpus, parallel_environment="mpi", directives=["-l scratch=1"]
-    )
+    asked = JobRequest(queue="fast", account="physics", constraints=[constraint], reservation="course", gpus=gpus)
+    asked = asked._replace(parallel_environment="mpi", directives=["-l scratch=1"])
     return inputs(ranks=2, shown=shown, memory_mb=1000, asked=asked)
 
 
@@ -176,7 +176,7 @@ CASES = {
         made.PLAN._replace(scheduler="gridengine"),
         OPEN_MPI,
         "mpirun",
-        asked=BatchRequest("fast", parallel_environment="mpi"),
+        asked=JobRequest(queue="fast", parallel_environment="mpi"),
     ),
     "inside-pbs": inside(made.PLAN._replace(scheduler="pbs"), MPICH),
     "inside-local": inside(made.PLAN._replace(scheduler="local"), MPICH._replace(family="intel"), nodes=1),
@@ -353,20 +353,33 @@ def test_a_launcher_that_does_not_end_is_killed_before_the_batch_system_kills_th
 )
 def test_steps_ask_the_judge_that_has_started_before_or_another_one(tmp_path, monkeypatch, judge, codes):
     monkeypatch.setattr(script, "_JUDGE_SECONDS", 1)
+    began = time.monotonic()
+    steps = "for step in 'hosts 5' 'probe 0' 'payload 0'; do result $step; echo -n \"$? \"; sleep 0.1; done"
+    assert asked(tmp_path, judge, steps) == codes
+    assert "coproc judge" not in (tmp_path / "log").read_text()
+    assert time.monotonic() - began < 20  # a judge that hangs is asked once
+
+
+def asked(tmp_path, judge, steps):
+    """Return what the steps of a script print, with this judge, while other judges say 4."""
     text = script.render(CASES["local"])
     asks = text[text.index("result() {") : text.index("}\n", text.index("result() {")) + 2]
     start = text[text.index("coproc judge") : text.index("\n}\n", text.index("coproc judge")) + 2]
     (tmp_path / "tool").write_text(f'case "$*" in *--until*) {judge} ;; *) exit 4 ;; esac\n')
-    steps = "for step in 'hosts 5' 'probe 0' 'payload 0'; do result $step; echo -n \"$? \"; sleep 0.1; done"
     lines = ["tool=(bash tool)", "job=x id= started=9 stopped=", asks, start, "sleep 0.1", steps]
-    began = time.monotonic()
     with open(str(tmp_path / "log"), "wb") as log:
         done = subprocess.run(
             ["bash", "-c", "\n".join(lines)], cwd=str(tmp_path), stdout=subprocess.PIPE, stderr=log, check=False
         )
-    assert done.stdout.decode().strip() == codes
-    assert "coproc judge" not in (tmp_path / "log").read_text()
-    assert time.monotonic() - began < 20  # a judge that hangs is asked once
+    return done.stdout.decode().strip()
+
+
+def test_the_judge_hears_why_a_step_failed(tmp_path):
+    """No other one has to start for that. It is still asked about a module that cannot be loaded."""
+    judge = 'read -r step code signal reason; echo "$step $code $signal: $reason" >heard; echo 6'
+    steps = """result hosts 3 --reason 'cn2 has "no" \\room'; echo -n "$? "; result hosts 1 --module x; echo $?"""
+    assert asked(tmp_path, judge, steps) == "6 4"
+    assert (tmp_path / "heard").read_text() == 'hosts 3 -: cn2 has "no" \\room\n'
 
 
 #: Starts a step on two nodes; as srun does, it ends when the last of them does.
@@ -650,7 +663,7 @@ def test_names_on_nodes_cannot_be_known_beforehand():
 def test_memory_is_requested_where_the_site_gives_too_little():
     def asked(ranks, threads, directives=(), memory_mb=None, scheduler="slurm", **batch):
         shown = made.PLAN._replace(batch=plan.Batch(**batch), scheduler=scheduler)
-        request = BatchRequest("batch", exclusive=batch.get("exclusive", False), directives=directives)
+        request = JobRequest(queue="batch", exclusive=batch.get("exclusive", False), directives=directives)
         return script._memory(inputs(1, ranks, threads, shown, asked=request, memory_mb=memory_mb))
 
     assert asked(4, 1) is None  # the site's default

@@ -135,7 +135,7 @@ def test_gpus_per_node_in_the_words_of_each_batch_system(kind, word, model, line
     def lines(**options):
         asked = ask(plan, SubmissionOptions(**options), 1, "01:00:00", {})
         return SCHEDULERS[kind].directives(
-            JobRequest("hello", "/j", "/j/output.log", 1, 2, 1, "1", 60, **asked._asdict())
+            asked._replace(name="hello", folder="/j", log="/j/output.log", ranks_per_node=2, time="1", seconds=60)
         )
 
     assert line in lines(gpus=2)
@@ -199,6 +199,6 @@ def test_whole_nodes_in_the_words_of_each_batch_system(kind, line):
             ask(plan, SubmissionOptions(), 1, "01:00:00", {})
         return
     asked = ask(plan, SubmissionOptions(), 1, "01:00:00", {})
-    request = JobRequest("hello", "/j", "/j/output.log", 1, 1, 1, "1", 60, **asked._asdict())
+    request = asked._replace(name="hello", folder="/j", log="/j/output.log", time="1", seconds=60)
     assert line in SCHEDULERS[kind].directives(request)
     assert line not in SCHEDULERS[kind].directives(request._replace(exclusive=False))
