@@ -24,6 +24,9 @@ APP_AND_KIT = {
 }
 EVERYTHING = {**APP_AND_KIT, "deployer/plans/": "plans", DATA_PREFIX: "data"}
 
+#: Number of frames that a worker checks before it reports.
+_AT_ONCE = 8
+
 #: Called with the number of bytes just processed, and the total.
 InstallProgress = Callable[[int, int], None]
 
@@ -79,13 +82,18 @@ class Content:
 
     def check(self, segments: Sequence[Segment]) -> None:
         """Check the frames of layers that are already unpacked here: these segments of the bundle may be damaged."""
-        with workers.Pool(
-            min(self.jobs, len(segments)), lambda number: self.verification.read(segments[number])
-        ) as pool:
-            for number in range(len(segments)):
+        several = [segments[start : start + _AT_ONCE] for start in range(0, len(segments), _AT_ONCE)]
+
+        def read(number: int) -> None:  # bytes that it returned would come back through a pipe
+            for segment in several[number]:
+                self.verification.read(segment)
+
+        with workers.Pool(min(self.jobs, len(several)), read) as pool:
+            for number in range(len(several)):
                 pool.submit(number)
             for number, _ in pool.results():
-                self._passed(segments[number])
+                for segment in several[number]:
+                    self._passed(segment)
 
     def unpack_frames(
         self,

@@ -240,6 +240,24 @@ def test_a_shared_layer_is_verified_in_each_bundle(tmp_path, store, images):
     assert inventory.gone(images[0]).missing == 0
 
 
+def test_the_bytes_of_a_known_layer_do_not_come_back_from_the_workers(tmp_path, store, images, monkeypatch):
+    read, answers, results = [], [], content.workers.Pool.results
+
+    def recorded(pool):
+        for task, answer in results(pool):
+            answers.append(answer)
+            yield task, answer
+
+    monkeypatch.setattr(content.workers.Pool, "results", recorded)
+    monkeypatch.setattr(content.Content, "_passed", lambda self, segment: read.append(segment))
+    with verify.opened(bundle(tmp_path, "3")) as stream:
+        told = content.Content(verify.begin(stream, "b"), [], content.EVERYTHING, 2, None)
+        told.check(told.layer * 9)
+    assert sorted(read) == sorted(told.layer * 9)
+    assert set(answers) == {None}
+    assert len(answers) < len(read)
+
+
 def test_a_bundle_cannot_claim_the_layer_of_another(tmp_path, store, images):
     """install does not hash the layer as a whole, so what the manifest says of it proves nothing."""
     digest = images[0].manifest().image.layer_digest
