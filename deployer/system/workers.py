@@ -7,9 +7,9 @@ each waits on a pipe whose other end only this process holds.
 
 import multiprocessing
 import os
+import select
 import signal
 from collections import deque
-from multiprocessing import connection
 from typing import Any, Callable, Deque, Iterator, List, Tuple
 
 from deployer.contract.base.errors import DeployerError
@@ -82,18 +82,20 @@ class Pool:
                 return
             task = self._tasks.popleft()
             yield task, self._function(task)
+        answers = select.poll()
+        workers = {worker.pipe.fileno(): worker for worker in self._workers}
+        for descriptor in workers:
+            answers.register(descriptor, select.POLLIN)
         while True:
             for _ in range(_IN_HAND):  # in turns, so that two workers share two tasks
                 for worker in self._workers:
                     if self._tasks and len(worker.in_hand) < _IN_HAND:
                         worker.send(self._tasks.popleft())
-            waiting = {worker.pipe: worker for worker in self._workers if worker.in_hand}
-            if not waiting:
+            if not any(worker.in_hand for worker in self._workers):
                 return
-            for pipe in connection.wait(list(waiting)):
-                worker = waiting[pipe]  # type: ignore[index]
-                yield worker.in_hand[0], worker.receive()
-                worker.in_hand.popleft()
+            for descriptor, _ in answers.poll():
+                answer = workers[descriptor].receive()
+                yield workers[descriptor].in_hand.popleft(), answer
 
 
 class Beside:
