@@ -120,7 +120,7 @@ def choose(store: Store, name: str, segments: Sequence[Segment], read_only: bool
         ]
         size = sum(segments[number].raw or 0 for unit in shared for number in unit.numbers)
         if size > (best.size if best else 0):
-            count = sum(len(unit.listed[0].note.files) for unit in shared)
+            count = sum(unit.listed[0].note.count for unit in shared)
             best = Donor(os.path.join(folder, ROOTFS), layer, shared, size, count)
     return best
 
@@ -170,7 +170,7 @@ class _Linking:
 
     def link(self, unit: _Unit) -> bool:
         """Link all files of a unit or none, after checking its frames, and return which. Called in a worker."""
-        own_files = unit.listed[0].files()
+        own_files = unit.listed[0].note.files()
         changed = False
         for file in own_files:
             state, placed = self._state(file), self._is_in_place(file.path.rpartition(b"/")[0])
