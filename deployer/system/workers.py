@@ -10,17 +10,19 @@ import os
 import select
 import signal
 from collections import deque
-from typing import Any, Callable, Deque, Iterator, List, Tuple
+from typing import Any, Callable, Deque, Iterable, Iterator, List, Tuple, TypeVar
 
 from deployer.contract.base.errors import DeployerError
 from deployer.system import payload
 
 #: A login node is shared by everyone, and above this number the file system is the limit.
 MOST = 16
-#: Bytes of an archive that one process unpacks while a few others are started and ended.
+#: Bytes of an archive that one process unpacks while a few others are started and ended; of a group of small tasks.
 _SMALL = 4 * 1024 * 1024
 #: Tasks given to a worker: one to work on, and one to continue with while the answer is on its way.
 _IN_HAND = 2
+
+_T = TypeVar("_T")
 
 
 def cores() -> int:
@@ -33,6 +35,19 @@ def cores() -> int:
 def suitable(size: int) -> int:
     """Return the number of processes for unpacking ``size`` bytes; 0: this process alone is faster."""
     return 0 if size < _SMALL else min(cores(), MOST)
+
+
+def groups(items: Iterable[_T], size: Callable[[_T], int]) -> List[List[_T]]:
+    """Return successive items in groups of at most 4 MiB, or of one item: a group is one task, with two messages."""
+    found: List[List[_T]] = []
+    total = 0
+    for item in items:
+        total += size(item)
+        if not found or total > _SMALL:
+            found.append([])
+            total = size(item)
+        found[-1].append(item)
+    return found
 
 
 class Pool:

@@ -24,9 +24,6 @@ APP_AND_KIT = {
 }
 EVERYTHING = {**APP_AND_KIT, "deployer/plans/": "plans", DATA_PREFIX: "data"}
 
-#: Number of frames that a worker checks before it reports.
-_AT_ONCE = 8
-
 #: Called with the number of bytes just processed, and the total.
 InstallProgress = Callable[[int, int], None]
 
@@ -82,7 +79,7 @@ class Content:
 
     def check(self, segments: Sequence[Segment]) -> None:
         """Check the frames of layers that are already unpacked here: these segments of the bundle may be damaged."""
-        several = [segments[start : start + _AT_ONCE] for start in range(0, len(segments), _AT_ONCE)]
+        several = workers.groups(segments, lambda segment: segment.size)
 
         def read(number: int) -> None:  # bytes that it returned would come back through a pipe
             for segment in several[number]:

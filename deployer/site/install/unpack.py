@@ -27,8 +27,6 @@ from deployer.system import files, workers
 _TIMES = (tarformat.MTIME * 10**9, tarformat.MTIME * 10**9)
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _BEGUN_FILE = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
-#: Maximum bytes of the frames in one task, unless it has only one frame.
-_TOGETHER = 4 * 1024 * 1024
 _END = bytes(2 * tarformat.BLOCK)
 _ORDER = {FOLDERS: 0, FILES: 1, REST: 1, LINKS: 2}
 
@@ -222,7 +220,7 @@ class _Unpacking:
         if not numbers:
             return
         open_files: Dict[bytes, int] = {}  # number of remaining frames of files in several frames, by path
-        several = self._together(numbers)
+        several = workers.groups(numbers, lambda number: self.frames[number].raw or 0)
         count = len(several) + len(set(self._numbers(REST)) - linked)
         with workers.Pool(min(jobs, count) if count > 1 else 0, self._write) as pool:
             for group in several:
@@ -240,19 +238,6 @@ class _Unpacking:
                         open_files[rest.path] -= 1
                         if not open_files[rest.path]:
                             os.utime(rest.path, ns=_TIMES, dir_fd=self.root, follow_symlinks=False)
-
-    def _together(self, numbers: Sequence[int]) -> List[List[int]]:
-        """Return groups of frames; each group is one task, because each task needs two messages."""
-        groups: List[List[int]] = []
-        size = _TOGETHER
-        for number in numbers:
-            raw = self.frames[number].raw or 0
-            if size + raw > _TOGETHER:
-                groups.append([])
-                size = 0
-            groups[-1].append(number)
-            size += raw
-        return groups
 
     def _rests(self, number: int, rest: Optional[_Rest]) -> List[Tuple[List[int], _Rest]]:
         """Return tasks for the frames that continue the last file of a frame; their sizes must add up to the file's."""

@@ -12,11 +12,12 @@ from deployer.contract.base import json_records
 from deployer.contract.base.errors import DeployerError, IntegrityError, SpaceError, UsageError
 from deployer.contract.base.tarformat import FILE, FILES, FOLDER, FOLDERS, LINKS, MTIME, REST, TarEntry, encode
 from deployer.contract.site import plan
-from deployer.site.install import content, unpack
+from deployer.site.install import content
 from deployer.site.install import install as installing
 from deployer.site.install.remove import remove
 from deployer.site.storage import store as stores
 from deployer.site.storage.store import Store
+from deployer.system import workers
 from tests import bundles
 from tests.unit.contract.site.test_plan import PLAN
 
@@ -167,7 +168,7 @@ def test_a_killed_worker_is_said_and_leaves_nothing(tmp_path, store, monkeypatch
     monkeypatch.setattr(content.codec, "decompressor", decompressor)
     path = write(tmp_path, bundles.build())
     installing.install(path, Store(str(tmp_path / "one")), jobs=2)  # one group of frames needs no worker
-    monkeypatch.setattr(unpack, "_TOGETHER", 1)
+    monkeypatch.setattr(workers, "_SMALL", 1)
     more = (FILES, bundles.stream([(TarEntry(FILE, b"more", 0o644, 1), b"x")]))
     pieces = bundles.whole(bundles.ENTRIES)
     pieces.insert([holds for holds, _ in pieces].index(FILES), more)
