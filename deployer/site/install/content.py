@@ -9,7 +9,7 @@ from deployer.contract.bundle.manifest import DATA_PREFIX, KIT_PREFIX, BundleMem
 from deployer.contract.site import plan as plans
 from deployer.site.install import mount_points
 from deployer.site.install.donor import Donor
-from deployer.site.install.unpack import Tree, Unpacked, unpack
+from deployer.site.install.unpack import Unpacked, UnpackedTree, unpack
 from deployer.site.storage.frames import FrameNote
 from deployer.site.storage.store import ENGINE, ROOTFS
 from deployer.system import codec, files, workers
@@ -97,7 +97,7 @@ class Content:
         root: str,
         segments: Sequence[Segment],
         given: Optional[Donor] = None,
-    ) -> Tree:
+    ) -> UnpackedTree:
         """Unpack the frames of a layer or an overlay into the new folder ``root``, linking the files from a donor."""
         decompress = codec.decompressor(str(self.verification.manifest.codec["name"]))
 

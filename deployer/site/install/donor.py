@@ -123,7 +123,7 @@ def choose(store: Store, name: str, segments: Sequence[Segment], read_only: bool
         ]
         size = sum(segments[number].raw or 0 for unit in shared for number in unit.numbers)
         if size > (best.size if best else 0):
-            count = sum(unit.listed[0].note.count for unit in shared)
+            count = sum(unit.listed[0].note.number for unit in shared)
             best = Donor(os.path.join(folder, ROOTFS), layer, shared, size, count)
     return best
 

@@ -46,7 +46,7 @@ class Unpacked(NamedTuple):
     bytes: int
 
 
-class Tree(NamedTuple):
+class UnpackedTree(NamedTuple):
     """What was written.
 
     Attributes:
@@ -95,7 +95,7 @@ def unpack(
     jobs: int,
     done: Done,
     link: Link,
-) -> Tree:
+) -> UnpackedTree:
     """Write the layer's tar stream, in ``frames``, into the empty folder ``root`` with ``jobs`` processes.
 
     After an error, ``root`` contains part of the layer; the caller removes it.
@@ -141,7 +141,7 @@ class _Unpacking:
         self.files = self.bytes = 0
         self.links: Set[bytes] = set()
 
-    def run(self, jobs: int, link: Link) -> Tree:
+    def run(self, jobs: int, link: Link) -> UnpackedTree:
         for number in self._numbers(FOLDERS):
             self._make_folders(self.source(number))
             self.done(number)
@@ -159,7 +159,7 @@ class _Unpacking:
         for path in self.folders:  # last, because each new entry changes its folder's time
             os.utime(path or b".", ns=_TIMES, dir_fd=self.root)
         entries = len(self.folders) - 1 + self.files + len(self.links)
-        return Tree(Unpacked(entries, self.bytes), self.folders, self.links, self.notes)
+        return UnpackedTree(Unpacked(entries, self.bytes), self.folders, self.links, self.notes)
 
     def _numbers(self, holds: str) -> List[int]:
         return [number for number, frame in enumerate(self.frames) if frame.holds == holds]
@@ -210,7 +210,7 @@ class _Unpacking:
     # --- files ---
 
     def _count(self, number: int, note: FrameNote) -> None:
-        self.files += note.count
+        self.files += note.number
         self.bytes += note.written
         self.notes[number] = note
         self.done(number)

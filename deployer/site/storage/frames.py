@@ -46,7 +46,7 @@ class FrameNote(NamedTuple):
     names: bytes
 
     @property
-    def count(self) -> int:
+    def number(self) -> int:
         """The number of files that begin in it."""
         return self.names.count(BETWEEN) + bool(self.names)
 
