@@ -7,20 +7,22 @@ each waits on a pipe whose other end only this process holds.
 
 import multiprocessing
 import os
+import select
 import signal
 from collections import deque
-from multiprocessing import connection
-from typing import Any, Callable, Deque, Iterator, List, Tuple
+from typing import Any, Callable, Deque, Iterable, Iterator, List, Tuple, TypeVar
 
 from deployer.contract.base.errors import DeployerError
 from deployer.system import payload
 
 #: A login node is shared by everyone, and above this number the file system is the limit.
 MOST = 16
-#: Bytes of an archive that one process unpacks while a few others are started and ended.
+#: Bytes of an archive that one process unpacks while a few others are started and ended; of a group of small tasks.
 _SMALL = 4 * 1024 * 1024
 #: Tasks given to a worker: one to work on, and one to continue with while the answer is on its way.
 _IN_HAND = 2
+
+_T = TypeVar("_T")
 
 
 def cores() -> int:
@@ -33,6 +35,19 @@ def cores() -> int:
 def suitable(size: int) -> int:
     """Return the number of processes for unpacking ``size`` bytes; 0: this process alone is faster."""
     return 0 if size < _SMALL else min(cores(), MOST)
+
+
+def groups(items: Iterable[_T], size: Callable[[_T], int]) -> List[List[_T]]:
+    """Return successive items in groups of at most 4 MiB, or of one item: a group is one task, with two messages."""
+    found: List[List[_T]] = []
+    total = 0
+    for item in items:
+        total += size(item)
+        if not found or total > _SMALL:
+            found.append([])
+            total = size(item)
+        found[-1].append(item)
+    return found
 
 
 class Pool:
@@ -82,18 +97,20 @@ class Pool:
                 return
             task = self._tasks.popleft()
             yield task, self._function(task)
+        answers = select.poll()
+        workers = {worker.pipe.fileno(): worker for worker in self._workers}
+        for descriptor in workers:
+            answers.register(descriptor, select.POLLIN)
         while True:
             for _ in range(_IN_HAND):  # in turns, so that two workers share two tasks
                 for worker in self._workers:
                     if self._tasks and len(worker.in_hand) < _IN_HAND:
                         worker.send(self._tasks.popleft())
-            waiting = {worker.pipe: worker for worker in self._workers if worker.in_hand}
-            if not waiting:
+            if not any(worker.in_hand for worker in self._workers):
                 return
-            for pipe in connection.wait(list(waiting)):
-                worker = waiting[pipe]  # type: ignore[index]
-                yield worker.in_hand[0], worker.receive()
-                worker.in_hand.popleft()
+            for descriptor, _ in answers.poll():
+                answer = workers[descriptor].receive()
+                yield workers[descriptor].in_hand.popleft(), answer
 
 
 class Beside:

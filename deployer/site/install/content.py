@@ -1,7 +1,7 @@
 """The content of a bundle, as an install and the nodes of a job write it to disk, each segment checked on the way."""
 
 import os
-from typing import Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Callable, Iterable, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
 from deployer.contract.base import tarformat
 from deployer.contract.bundle import sealed_file
@@ -9,7 +9,7 @@ from deployer.contract.bundle.manifest import DATA_PREFIX, KIT_PREFIX, BundleMem
 from deployer.contract.site import plan as plans
 from deployer.site.install import mount_points
 from deployer.site.install.donor import Donor
-from deployer.site.install.unpack import Unpacked, unpack
+from deployer.site.install.unpack import Unpacked, UnpackedTree, unpack
 from deployer.site.storage.frames import FrameNote
 from deployer.site.storage.store import ENGINE, ROOTFS
 from deployer.system import codec, files, workers
@@ -79,25 +79,26 @@ class Content:
 
     def check(self, segments: Sequence[Segment]) -> None:
         """Check the frames of layers that are already unpacked here: these segments of the bundle may be damaged."""
-        with workers.Pool(
-            min(self.jobs, len(segments)), lambda number: self.verification.read(segments[number])
-        ) as pool:
-            for number in range(len(segments)):
+        several = workers.groups(segments, lambda segment: segment.size)
+
+        def read(number: int) -> None:  # bytes that it returned would come back through a pipe
+            for segment in several[number]:
+                self.verification.read(segment)
+
+        with workers.Pool(min(self.jobs, len(several)), read) as pool:
+            for number in range(len(several)):
                 pool.submit(number)
             for number, _ in pool.results():
-                self._passed(segments[number])
+                for segment in several[number]:
+                    self._passed(segment)
 
     def unpack_frames(
         self,
         root: str,
         segments: Sequence[Segment],
         given: Optional[Donor] = None,
-        notes: Optional[Dict[int, FrameNote]] = None,
-    ) -> Unpacked:
-        """Unpack the frames of a layer or an overlay into the new folder ``root``, linking the files from a donor.
-
-        ``notes`` is as in ``unpack``.
-        """
+    ) -> UnpackedTree:
+        """Unpack the frames of a layer or an overlay into the new folder ``root``, linking the files from a donor."""
         decompress = codec.decompressor(str(self.verification.manifest.codec["name"]))
 
         def read(number: int) -> bytes:
@@ -113,11 +114,11 @@ class Content:
             self._passed(segments[number])
 
         os.makedirs(root)
-        return unpack(segments, source, root, self.jobs, done, link, {} if notes is None else notes)
+        return unpack(segments, source, root, self.jobs, done, link)
 
     def unpack_overlays(self, folder: str, names: Iterable[str]) -> Unpacked:
         """Write overlays into ``folder``. After an error, the caller removes what was written."""
-        return total([self.unpack_frames(os.path.join(folder, name), self.overlays[name]) for name in names])
+        return total([self.unpack_frames(os.path.join(folder, name), self.overlays[name]).size for name in names])
 
     def write_members(self, folder: str) -> Unpacked:
         """Write the members into ``folder``."""

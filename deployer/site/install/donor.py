@@ -17,6 +17,7 @@ import os
 import stat
 from contextlib import suppress
 from functools import partial
+from itertools import compress
 from typing import IO, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from deployer.contract.base import tarformat
@@ -82,12 +83,14 @@ class Donor(NamedTuple):
             return
         try:
             linking = _Linking(self.layer, theirs, root, folders, read, source)
-            units = sorted(self.units, key=lambda unit: -sum(segments[number].size for number in unit.numbers))
-            with workers.Pool(min(jobs, len(units)), linking.link) as pool:
-                for unit in units:
-                    pool.submit(unit)
-                for unit, done in pool.results():
-                    if done:
+            sizes = {unit.numbers[0]: sum(segments[number].size for number in unit.numbers) for unit in self.units}
+            units = sorted(self.units, key=lambda unit: -sizes[unit.numbers[0]])
+            several = workers.groups(units, lambda unit: sizes[unit.numbers[0]])
+            with workers.Pool(min(jobs, len(several)), lambda at: list(map(linking.link, several[at]))) as pool:
+                for at in range(len(several)):
+                    pool.submit(at)
+                for at, answers in pool.results():
+                    for unit in compress(several[at], answers):
                         for number, listed in zip(unit.numbers, unit.listed):
                             yield number, listed.note
         finally:
@@ -120,7 +123,7 @@ def choose(store: Store, name: str, segments: Sequence[Segment], read_only: bool
         ]
         size = sum(segments[number].raw or 0 for unit in shared for number in unit.numbers)
         if size > (best.size if best else 0):
-            count = sum(len(unit.listed[0].note.files) for unit in shared)
+            count = sum(unit.listed[0].note.number for unit in shared)
             best = Donor(os.path.join(folder, ROOTFS), layer, shared, size, count)
     return best
 
@@ -170,7 +173,7 @@ class _Linking:
 
     def link(self, unit: _Unit) -> bool:
         """Link all files of a unit or none, after checking its frames, and return which. Called in a worker."""
-        own_files = unit.listed[0].files()
+        own_files = unit.listed[0].note.files()
         changed = False
         for file in own_files:
             state, placed = self._state(file), self._is_in_place(file.path.rpartition(b"/")[0])

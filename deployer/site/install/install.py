@@ -12,18 +12,17 @@ import shutil
 import time
 from contextlib import ExitStack
 from functools import partial
-from typing import Collection, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Collection, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from deployer.contract.base import json_records
 from deployer.contract.base.errors import IntegrityError
 from deployer.contract.bundle.manifest import Segment
-from deployer.site.install import bytecode, donor, kit, mount_points, remove
+from deployer.site.install import donor, kit, mount_points
 from deployer.site.install.admit import admit, pin_signers
 from deployer.site.install.content import EVERYTHING, Content, InstallProgress, room, total, write
 from deployer.site.install.donor import Donor
 from deployer.site.install.unpack import Unpacked
 from deployer.site.storage import data, frames, inventory, layers, scans, space, unfinished
-from deployer.site.storage.frames import FrameNote
 from deployer.site.storage.store import BYTECODE, ENGINE, MANIFEST, RECEIPT, ROOTFS, InstalledImage, Receipt, Store
 from deployer.system import files, workers
 from deployer.system.trust import policy, verify
@@ -101,6 +100,8 @@ def install(
         if present:
             mount_points.make_if_permitted(present.rootfs, present.manifest().mount_points)
         if claimed and not present:
+            from deployer.site.install import remove  # only here: its imports are slow
+
             remove.check_unused(store, claimed)
         if present and not signers_file:
             warnings = data.missing(store, present.manifest())
@@ -121,7 +122,10 @@ def install(
                 layers_here = ((name, layers.whole(store, name)) for name in shares.frames)
                 there = {name: layer for name, layer in layers_here if layer}
                 for name in shares.frames.keys() - there.keys():
-                    remove.check_layer_unused(store, name)
+                    if layers.users(store, name):
+                        from deployer.site.install import remove
+
+                        remove.check_layer_unused(store, name)
                 state = os.fstat(stream.fileno())
                 arrives = arriving and state.st_dev == os.stat(store.images).st_dev
                 more = max(0, seal.end - state.st_size) if arrives else 0
@@ -148,6 +152,8 @@ def _shares(content: Content, store: Store) -> _Shares:
     links, segments, overlays = {ROOTFS: rootfs}, {rootfs: content.layer}, ""
     packages = [(name, content.overlays[name]) for name in sorted(_shared(content.overlays))]
     if packages:
+        from deployer.site.install import bytecode  # only here, like remove
+
         named = partial(layers.name_of_overlays, rootfs, packages, manifest.image)
         overlays = named(True)
         # If they are here with bytecode, skip the test whether a container can start, which starts processes.
@@ -178,16 +184,16 @@ def _write_image(new: str, store: Store, shares: _Shares, there: Mapping[str, la
     written = [Unpacked(layer.entries, layer.bytes) for layer in there.values()]
     verification, jobs = content.verification, content.jobs
     if shares.rootfs not in there:
-        notes: Dict[int, FrameNote] = {}
         read_only = kit.has_udocker(verification.manifest)
         with unfinished.folder(store.layers) as layer:
             rootfs = os.path.join(layer, ROOTFS)
-            whole_layer = content.unpack_frames(rootfs, content.layer, shares.donor, notes)
+            tree = content.unpack_frames(rootfs, content.layer, shares.donor)
             if read_only:
                 kit.protect(rootfs)
-            frames.write(layer, [(content.layer[number], notes[number]) for number in sorted(notes)], read_only)
-            layers.publish(store, shares.rootfs, layer, whole_layer.entries, whole_layer.bytes)
-        written.append(whole_layer)
+            noted = [(content.layer[number], note) for number, note in sorted(tree.notes.items())]
+            frames.write(layer, noted, tree.folders, read_only)
+            layers.publish(store, shares.rootfs, layer, tree.size.entries, tree.size.bytes, tree.paths())
+        written.append(tree.size)
     with ExitStack() as stack:
         overlays = unpacked = None
         if shares.overlays and shares.overlays not in there:
@@ -206,6 +212,8 @@ def _write_image(new: str, store: Store, shares: _Shares, there: Mapping[str, la
         )
         kit.prepare(InstalledImage(new, receipt))
         if overlays and unpacked:
+            from deployer.site.install import bytecode
+
             engine = os.path.join(new, ENGINE)
             bytecode.compile_overlays(overlays, manifest.image, jobs, os.path.join(new, ROOTFS), engine)
             layers.publish(store, shares.overlays, overlays, unpacked.entries, unpacked.bytes)

@@ -46,6 +46,29 @@ class Unpacked(NamedTuple):
     bytes: int
 
 
+class UnpackedTree(NamedTuple):
+    """What was written.
+
+    Attributes:
+        size: its size.
+        folders: the paths of folders; the root folder is empty.
+        links: the paths of links.
+        notes: what was written from each frame of files, by the frame's number.
+    """
+
+    size: Unpacked
+    folders: Set[bytes]
+    links: Set[bytes]
+    notes: Dict[int, FrameNote]
+
+    def paths(self) -> Iterator[bytes]:
+        """Yield the paths of all entries below the root folder."""
+        yield from self.folders - {b""}
+        yield from self.links
+        for note in self.notes.values():
+            yield from note.paths()
+
+
 class _Rest(NamedTuple):
     """A file that continues in the next frames: its path, its size, and the number of bytes written."""
 
@@ -72,15 +95,13 @@ def unpack(
     jobs: int,
     done: Done,
     link: Link,
-    notes: Dict[int, FrameNote],
-) -> Unpacked:
+) -> UnpackedTree:
     """Write the layer's tar stream, in ``frames``, into the empty folder ``root`` with ``jobs`` processes.
 
     After an error, ``root`` contains part of the layer; the caller removes it.
 
     Args:
         link: makes the files of some frames.
-        notes: receives what was written from each frame of files, by the frame's number.
 
     Raises:
         IntegrityError: the layer does not have the order and form that flatten writes.
@@ -91,8 +112,7 @@ def unpack(
         raise UsageError("the umask removes your own permissions on new files", "umask 022")
     descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        unpacking = _Unpacking(frames, source, descriptor, done, notes)
-        return unpacking.run(jobs, link)
+        return _Unpacking(frames, source, descriptor, done).run(jobs, link)
     finally:
         os.close(descriptor)
 
@@ -110,20 +130,18 @@ def _check_order(frames: Sequence[Segment]) -> None:
 class _Unpacking:
     """The state of one call of ``unpack``. Each worker has a copy, made after the folders were created."""
 
-    def __init__(
-        self, frames: Sequence[Segment], source: ReadFrame, root: int, done: Done, notes: Dict[int, FrameNote]
-    ) -> None:
+    def __init__(self, frames: Sequence[Segment], source: ReadFrame, root: int, done: Done) -> None:
         self.frames = frames
         self.size = sum(frame.raw or 0 for frame in frames)
         self.source = source
         self.root = root
         self.done = done
-        self.notes = notes
+        self.notes: Dict[int, FrameNote] = {}
         self.folders: Set[bytes] = {b""}
         self.files = self.bytes = 0
         self.links: Set[bytes] = set()
 
-    def run(self, jobs: int, link: Link) -> Unpacked:
+    def run(self, jobs: int, link: Link) -> UnpackedTree:
         for number in self._numbers(FOLDERS):
             self._make_folders(self.source(number))
             self.done(number)
@@ -140,7 +158,8 @@ class _Unpacking:
             raise IntegrityError("the layer ends too early")
         for path in self.folders:  # last, because each new entry changes its folder's time
             os.utime(path or b".", ns=_TIMES, dir_fd=self.root)
-        return Unpacked(len(self.folders) - 1 + self.files + len(self.links), self.bytes)
+        entries = len(self.folders) - 1 + self.files + len(self.links)
+        return UnpackedTree(Unpacked(entries, self.bytes), self.folders, self.links, self.notes)
 
     def _numbers(self, holds: str) -> List[int]:
         return [number for number, frame in enumerate(self.frames) if frame.holds == holds]
@@ -188,10 +207,10 @@ class _Unpacking:
             raise IntegrityError(f"the layer has no folder for {entry.path!r}")
         return entry, position
 
-    # --- files: one task per frame ---
+    # --- files ---
 
     def _count(self, number: int, note: FrameNote) -> None:
-        self.files += len(note.files)
+        self.files += note.number
         self.bytes += note.written
         self.notes[number] = note
         self.done(number)
@@ -201,23 +220,26 @@ class _Unpacking:
         if not numbers:
             return
         open_files: Dict[bytes, int] = {}  # number of remaining frames of files in several frames, by path
-        with workers.Pool(min(jobs, len(numbers) + len(self._numbers(REST))), self._write) as pool:
-            for number in numbers:
-                pool.submit((number, None))
-            for (number, rest), (note, begun) in pool.results():
-                self._count(number, note)
-                if rest is None:
-                    more = self._rests(number, begun)
-                    if begun:
-                        open_files[begun.path] = len(more)
-                    for task in reversed(more):
-                        pool.submit(task, first=True)
-                else:
-                    open_files[rest.path] -= 1
-                    if not open_files[rest.path]:
-                        os.utime(rest.path, ns=_TIMES, dir_fd=self.root, follow_symlinks=False)
+        several = workers.groups(numbers, lambda number: self.frames[number].raw or 0)
+        count = len(several) + len(set(self._numbers(REST)) - linked)
+        with workers.Pool(min(jobs, count) if count > 1 else 0, self._write) as pool:
+            for group in several:
+                pool.submit((group, None))
+            for (group, rest), results in pool.results():
+                for number, (note, begun) in zip(group, results):
+                    self._count(number, note)
+                    if rest is None:
+                        more = self._rests(number, begun)
+                        if begun:
+                            open_files[begun.path] = len(more)
+                        for task in reversed(more):
+                            pool.submit(task, first=True)
+                    else:
+                        open_files[rest.path] -= 1
+                        if not open_files[rest.path]:
+                            os.utime(rest.path, ns=_TIMES, dir_fd=self.root, follow_symlinks=False)
 
-    def _rests(self, number: int, rest: Optional[_Rest]) -> List[Tuple[int, _Rest]]:
+    def _rests(self, number: int, rest: Optional[_Rest]) -> List[Tuple[List[int], _Rest]]:
         """Return tasks for the frames that continue the last file of a frame; their sizes must add up to the file's."""
         tasks = []
         number += 1
@@ -225,18 +247,18 @@ class _Unpacking:
         while self.frames[number].holds == REST:
             if rest is None:
                 raise IntegrityError(f"a frame of the layer is out of order: it holds {REST}")
-            tasks.append((number, rest._replace(done=position)))
+            tasks.append(([number], rest._replace(done=position)))
             position += self.frames[number].raw or 0
             number += 1
         if rest and position != rest.size + tarformat.padding(rest.size):
             raise IntegrityError(f"the file {rest.path!r} is not as long as its header says")
         return tasks
 
-    def _write(self, task: Tuple[int, Optional[_Rest]]) -> _Written:
-        """Write one frame; called in a worker."""
-        number, rest = task
-        data = memoryview(self.source(number))
-        return self._go_on(data, rest) if rest else self._begin(data)
+    def _write(self, task: Tuple[List[int], Optional[_Rest]]) -> List[_Written]:
+        """Write a group of frames of whole files, or one that continues a file; called in a worker."""
+        group, rest = task
+        frames = (memoryview(self.source(number)) for number in group)
+        return [self._go_on(data, rest) if rest else self._begin(data) for data in frames]
 
     def _begin(self, data: memoryview) -> _Written:
         """Write a frame of whole files; the last file may continue in the next frame."""
@@ -263,9 +285,9 @@ class _Unpacking:
             if position > len(data):
                 _check_padding(data[end:])
                 done = len(data) - end + entry.size
-                return FrameNote(written=size, files=noted), _Rest(path=entry.path, size=entry.size, done=done)
+                return FrameNote(size, lists.BETWEEN.join(noted)), _Rest(path=entry.path, size=entry.size, done=done)
             _check_padding(data[end:position])
-        return FrameNote(written=size, files=noted), None
+        return FrameNote(size, lists.BETWEEN.join(noted)), None
 
     def _go_on(self, data: memoryview, rest: _Rest) -> _Written:
         """Write a frame that is part of one file."""
@@ -276,7 +298,7 @@ class _Unpacking:
             written = files.write_sparse(descriptor, content, rest.done)
         finally:
             os.close(descriptor)
-        return FrameNote(written=written, files=()), None
+        return FrameNote(written, b""), None
 
 
 def _once(path: bytes, make: Callable[..., _T], *arguments: object, **keywords: object) -> _T:

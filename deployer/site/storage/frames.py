@@ -11,7 +11,7 @@ inventory, so an image is complete without it.
 import json
 import os
 import zlib
-from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 from deployer.contract.base import json_records
 from deployer.contract.base.errors import DeployerError
@@ -22,19 +22,7 @@ from deployer.system import files
 LIST = "frames"
 #: Maximum bytes of a list, compressed or not.
 _MAX = 64 * 1024 * 1024
-_BETWEEN = b"\0"
-
-
-class FrameNote(NamedTuple):
-    """What was written from one frame.
-
-    Attributes:
-        written: bytes, without holes.
-        files: the files that begin in it, in the form of ``note``.
-    """
-
-    written: int
-    files: Sequence[bytes]
+BETWEEN = b"\0"
 
 
 class LayerFile(NamedTuple):
@@ -43,6 +31,36 @@ class LayerFile(NamedTuple):
     path: bytes
     size: int
     mode: int
+
+
+class FrameNote(NamedTuple):
+    """What was written from one frame.
+
+    Attributes:
+        written: bytes, without holes.
+        names: the files that begin in it, in the form of ``note``, with zero bytes between them: one object, because
+            workers send thousands of files.
+    """
+
+    written: int
+    names: bytes
+
+    @property
+    def number(self) -> int:
+        """The number of files that begin in it."""
+        return self.names.count(BETWEEN) + bool(self.names)
+
+    def paths(self) -> List[bytes]:
+        """Return the paths of these files."""
+        return [path for _, _, path in self._split()]
+
+    def files(self) -> List[LayerFile]:
+        """Return these files."""
+        return [LayerFile(path, int(size), int(mode, 8)) for mode, size, path in self._split()]
+
+    def _split(self) -> List[List[bytes]]:
+        """Return mode, size and path of each file."""
+        return [name.split(b" ", 2) for name in self.names.split(BETWEEN)] if self.names else []
 
 
 class ListedFrame(NamedTuple):
@@ -58,10 +76,6 @@ class ListedFrame(NamedTuple):
     holds: str
     note: FrameNote
 
-    def files(self) -> List[LayerFile]:
-        """Return the files that begin in this frame."""
-        return [LayerFile(path, int(size), int(mode, 8)) for mode, size, path in map(_split, self.note.files)]
-
 
 class FrameList(NamedTuple):
     """The frames of a local layer.
@@ -70,7 +84,7 @@ class FrameList(NamedTuple):
         finished: when all its files were complete, in nanoseconds of the file system's clock.
         umask: the umask of the process that wrote them.
         read_only: whether write permission was removed from them.
-        folders: the inode of each folder with files and of those above it, to detect folders that were replaced.
+        folders: the inode of each folder in the rootfs, to detect folders that were replaced.
         frames: the frames with files, in order.
     """
 
@@ -86,33 +100,17 @@ def note(path: bytes, size: int, mode: int) -> bytes:
     return b"%o %d %s" % (mode, size, path)
 
 
-def _split(file: bytes) -> Sequence[bytes]:
-    """Return mode, size and path from an entry in the list."""
-    return file.split(b" ", 2)
-
-
-def _above(files_noted: Iterable[bytes]) -> Set[bytes]:
-    """Return the folders above files; the layer's own folder is empty."""
-    above: Set[bytes] = set()
-    new = {_split(file)[2].rpartition(b"/")[0] for file in files_noted}
-    while new - above:
-        above |= new
-        new = {path.rpartition(b"/")[0] for path in new}
-    return above
-
-
-def write(folder: str, noted: Sequence[Tuple[Segment, FrameNote]], read_only: bool) -> None:
-    """Write the list of the layer in ``folder`` after all its files are complete."""
+def write(folder: str, noted: Sequence[Tuple[Segment, FrameNote]], folders: Iterable[bytes], read_only: bool) -> None:
+    """Write the list of the layer in ``folder``, whose rootfs has ``folders``, after all its files are complete."""
     rootfs = os.fsencode(os.path.join(folder, ROOTFS))
-    above = _above(file for _, written in noted for file in written.files)
     with open(os.path.join(folder, LIST), "wb") as stream:
         record = {
             "finished": os.stat(stream.name).st_ctime_ns,
             "umask": files.umask(),
             "read_only": read_only,
-            "folders": {os.fsdecode(path): os.lstat(os.path.join(rootfs, path)).st_ino for path in sorted(above)},
+            "folders": {os.fsdecode(path): os.lstat(b"%s/%s" % (rootfs, path)).st_ino for path in folders},
             "frames": [
-                [segment.sha256, segment.holds, written.written, os.fsdecode(_BETWEEN.join(written.files))]
+                [segment.sha256, segment.holds, written.written, os.fsdecode(written.names)]
                 for segment, written in noted
             ],
         }
@@ -125,7 +123,7 @@ def read(folder: str) -> Optional[FrameList]:
         record = json_records.parse(inflated(os.path.join(folder, LIST), _MAX), "the list of frames")
         folders = {os.fsencode(path): inode for path, inode in record.pop("folders").items()}
         frames = [
-            ListedFrame(sha256, holds, FrameNote(written, os.fsencode(names).split(_BETWEEN) if names else []))
+            ListedFrame(sha256, holds, FrameNote(written, os.fsencode(names)))
             for sha256, holds, written, names in record.pop("frames")
         ]
         return FrameList(folders=folders, frames=frames, **record)

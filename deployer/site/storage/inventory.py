@@ -10,7 +10,7 @@ compressed with zlib.
 import itertools
 import os
 import zlib
-from typing import Callable, FrozenSet, Iterator, List, NamedTuple, Optional, Sequence
+from typing import Callable, FrozenSet, Iterable, Iterator, List, NamedTuple, Optional, Sequence
 
 from deployer.contract.base.errors import IntegrityError
 from deployer.site.storage import frames
@@ -21,6 +21,7 @@ LIST = "inventory"
 #: Not in the list, because an image is complete without them.
 _LISTS = (LIST.encode(), frames.LIST.encode())
 _END = b"\0"
+_ROOTFS = b"rootfs/"
 #: Maximum bytes of names in the list. If there are more, no list is written, and only the number of files is compared.
 _MAX_NAMES = 64 * 1024 * 1024
 _MAX_COUNT = 1_000_000
@@ -45,14 +46,23 @@ class Gone(NamedTuple):
         return "%d of its %d files and folders are gone%s" % (self.missing, self.entries, names)
 
 
-def write_inventory(folder: str) -> None:
-    """Write the list of all content of an image's or layer's folder, unless it would be too long."""
-    entries = list(itertools.islice(_walk(os.fsencode(folder), []), _MAX_COUNT))
+def write_inventory(folder: str, paths: Optional[Iterable[bytes]] = None) -> None:
+    """Write the list of all content of an image's or layer's folder, unless it would be too long.
+
+    Args:
+        paths: all paths in its rootfs, if they are known: reading thousands of folders takes long.
+    """
+    top = os.fsencode(folder)
+    if paths is None:
+        entries = list(itertools.islice(_walk(top, []), _MAX_COUNT))
+    else:
+        entries = [name for name in os.listdir(top) if name not in _LISTS]
+        entries += [_ROOTFS + path for path in itertools.islice(paths, _MAX_COUNT)]
     names = _END.join(sorted(entries)) if len(entries) < _MAX_COUNT else b""
     if not 0 < len(names) <= _MAX_NAMES:
         return
     with files.errors_named("write the list of " + folder), open(os.path.join(folder, LIST), "wb") as stream:
-        stream.write(zlib.compress(names, 6))
+        stream.write(zlib.compress(names, 1))
 
 
 def gone(image: InstalledImage, most: int = 3) -> Gone:
@@ -71,7 +81,7 @@ def gone_in(folder: str, most: int, count: Callable[[], int]) -> Gone:
     here = _walk(os.fsencode(folder), hidden)
     if not listed:  # too many files, or the list is missing too
         entries = count()
-        left = sum(1 for name in here if name.startswith(b"rootfs/"))
+        left = sum(1 for name in here if name.startswith(_ROOTFS))
         return Gone(entries, 0 if hidden else max(0, entries - left), [])
     away = set(listed) - set(itertools.islice(here, 2 * _MAX_COUNT))
     missing = sorted(name for name in away if not name.startswith(tuple(hidden)))
@@ -83,9 +93,8 @@ def rootfs_names(image: InstalledImage) -> FrozenSet[bytes]:
 
     Mount points that were made for an image or a plan are not included.
     """
-    start = b"rootfs/"
     listed = _read(image.layers[0]) if image.layers else []
-    return frozenset(name[len(start) :] for name in listed if name.startswith(start))
+    return frozenset(name[len(_ROOTFS) :] for name in listed if name.startswith(_ROOTFS))
 
 
 def whole(store: Store, digest: str) -> Optional[InstalledImage]:

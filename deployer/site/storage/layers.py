@@ -22,7 +22,7 @@ import os
 import re
 import stat
 from contextlib import contextmanager, suppress
-from typing import Collection, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Collection, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from deployer.contract.base import json_records
 from deployer.contract.base.errors import IntegrityError, UsageError
@@ -127,13 +127,15 @@ def link(image: str, shared: str, layer: str) -> None:
     os.symlink(os.path.join("..", "..", LAYERS, layer, shared), os.path.join(image, shared))
 
 
-def publish(store: Store, layer: str, new: str, entries: int, size: int) -> None:
-    """Give the finished layer in ``new`` its name, replacing an incomplete one."""
+def publish(
+    store: Store, layer: str, new: str, entries: int, size: int, paths: Optional[Iterable[bytes]] = None
+) -> None:
+    """Give the finished layer in ``new`` its name, replacing an incomplete one; ``paths`` as in ``write_inventory``."""
     record = json_records.stamped("layer", {"files": entries, "bytes": size})
     # No temporary name and no fsync, which on some file systems waits for everything written before.
     with open(os.path.join(new, RECORD), "w", encoding="ascii") as stream:
         stream.write(json_records.pretty(record))
-    inventory.write_inventory(new)
+    inventory.write_inventory(new, paths)
     unfinished.publish(new, os.path.join(store.layers, layer), lambda: whole(store, layer) is not None)
 
 

@@ -49,6 +49,24 @@ def test_tasks_may_be_added_while_others_are_answered():
     assert seen == [3, 2, 1, 0]
 
 
+def test_small_items_are_one_task():
+    most = workers._SMALL
+    sizes = [0, 1, 2, most - 3, 1, most + 1, most, 5]
+    assert workers.groups(sizes, int) == [[0, 1, 2, most - 3], [1], [most + 1], [most], [5]]
+    assert workers.groups([], int) == []
+
+
+def test_an_idle_worker_that_dies_is_an_error():
+    with Pool(2, time.sleep) as pool:
+        pool.submit(0)
+        pool.submit(30)
+        answers = pool.results()
+        assert next(answers) == (0, None)
+        os.kill(pool._workers[0].process.pid, signal.SIGKILL)
+        with pytest.raises(DeployerError, match="killed by signal 9"):
+            next(answers)
+
+
 def test_no_tasks_no_results():
     with Pool(2, lambda task: task) as pool:
         assert list(pool.results()) == []

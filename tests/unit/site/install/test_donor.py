@@ -94,7 +94,20 @@ def test_unchanged_frames_are_linked_and_the_tree_is_the_same(tmp_path, store, f
     assert image.receipt.bytes == first.receipt.bytes
     assert image.receipt.files == first.receipt.files
     assert inventory.gone(image).missing == 0
+    assert listed_and_walked(image)
     assert Path(first.rootfs + "/d/c").read_text() == "old"
+
+
+def listed_and_walked(image):
+    """Return whether the lists of an image's layer have what is on disk, although install does not read it again."""
+    layer = image.layers[0]
+    folders = {
+        os.path.relpath(folder, layer + "/rootfs").encode(): os.lstat(folder).st_ino
+        for folder, _, _ in os.walk(layer + "/rootfs")
+    }
+    folders[b""] = folders.pop(b".")
+    walked = sorted(inventory._walk(os.fsencode(layer), []))
+    return inventory._read(layer) == walked and frames.read(layer).folders == folders
 
 
 def test_the_new_layer_is_a_donor_as_well(tmp_path, store, first):
@@ -305,12 +318,12 @@ def test_a_path_of_a_list_that_leads_out_is_not_linked(tmp_path, store, first, f
     """The list is this user's own file; still nothing is made outside."""
     outside = store.root + "/out"
     shutil.copy2(first.rootfs + "/d/tool", outside)
-    real = frames.ListedFrame.files
+    real = frames.FrameNote.files
 
     def files(self):
         return [file._replace(path=b"../../../out") if file.path == b"d/tool" else file for file in real(self)]
 
-    monkeypatch.setattr(frames.ListedFrame, "files", files)
+    monkeypatch.setattr(frames.FrameNote, "files", files)
     assert described(second(tmp_path, store).rootfs) == fresh
 
 

@@ -17,6 +17,7 @@ from deployer.site.install import install as installing
 from deployer.site.install.remove import remove
 from deployer.site.storage import store as stores
 from deployer.site.storage.store import Store
+from deployer.system import workers
 from tests import bundles
 from tests.unit.contract.site.test_plan import PLAN
 
@@ -165,8 +166,14 @@ def test_a_killed_worker_is_said_and_leaves_nothing(tmp_path, store, monkeypatch
         return deadly
 
     monkeypatch.setattr(content.codec, "decompressor", decompressor)
+    path = write(tmp_path, bundles.build())
+    installing.install(path, Store(str(tmp_path / "one")), jobs=2)  # one group of frames needs no worker
+    monkeypatch.setattr(workers, "_SMALL", 1)
+    more = (FILES, bundles.stream([(TarEntry(FILE, b"more", 0o644, 1), b"x")]))
+    pieces = bundles.whole(bundles.ENTRIES)
+    pieces.insert([holds for holds, _ in pieces].index(FILES), more)
     with pytest.raises(DeployerError, match="killed by signal 9"):
-        installing.install(write(tmp_path, bundles.build()), store, jobs=2)
+        installing.install(write(tmp_path, bundles.build(pieces)), store, jobs=2)
     assert os.listdir(store.images) == []
 
 

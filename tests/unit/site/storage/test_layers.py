@@ -10,7 +10,7 @@ import pytest
 from deployer.contract.base.errors import DeployerError, IntegrityError, Refused, UsageError
 from deployer.contract.base.tarformat import FILE, TarEntry
 from deployer.site.container.runtimes import RUNTIMES
-from deployer.site.install import content, gc, remove
+from deployer.site.install import bytecode, content, gc, remove
 from deployer.site.install import install as installing
 from deployer.site.storage import inventory, layers, unfinished
 from deployer.site.storage.store import Store
@@ -240,6 +240,24 @@ def test_a_shared_layer_is_verified_in_each_bundle(tmp_path, store, images):
     assert inventory.gone(images[0]).missing == 0
 
 
+def test_the_bytes_of_a_known_layer_do_not_come_back_from_the_workers(tmp_path, store, images, monkeypatch):
+    read, answers, results = [], [], content.workers.Pool.results
+
+    def recorded(pool):
+        for task, answer in results(pool):
+            answers.append(answer)
+            yield task, answer
+
+    monkeypatch.setattr(content.workers.Pool, "results", recorded)
+    monkeypatch.setattr(content.Content, "_passed", lambda self, segment: read.append(segment))
+    with verify.opened(bundle(tmp_path, "3")) as stream:
+        told = content.Content(verify.begin(stream, "b"), [], content.EVERYTHING, 2, None)
+        told.check(told.layer * 9)
+    assert sorted(read) == sorted(told.layer * 9)
+    assert set(answers) == {None}
+    assert len(answers) < len(read)
+
+
 def test_a_bundle_cannot_claim_the_layer_of_another(tmp_path, store, images):
     """install does not hash the layer as a whole, so what the manifest says of it proves nothing."""
     digest = images[0].manifest().image.layer_digest
@@ -318,9 +336,9 @@ def compiled(monkeypatch):
         os.mkdir(module + "/lib/__pycache__")
         Path(module + "/lib/__pycache__/m.pyc").write_text("compiled")
 
-    monkeypatch.setattr(installing.bytecode, "is_possible", lambda _: True)
-    monkeypatch.setattr(installing.bytecode, "_runtime", lambda _: RUNTIMES["charliecloud"])
-    monkeypatch.setattr(installing.bytecode.process, "run", lambda words, *_, **more: run(words))
+    monkeypatch.setattr(bytecode, "is_possible", lambda _: True)
+    monkeypatch.setattr(bytecode, "_runtime", lambda _: RUNTIMES["charliecloud"])
+    monkeypatch.setattr(bytecode.process, "run", lambda words, *_, **more: run(words))
     return calls
 
 
@@ -333,7 +351,7 @@ def test_the_same_wheels_are_unpacked_and_compiled_once(tmp_path, store, compile
     assert os.path.samefile(first.variant("openmpi"), second.variant("openmpi"))
     assert (first.receipt.files, first.receipt.bytes) == (second.receipt.files, second.receipt.bytes)
     assert Path(second.wheels + "/lib/__pycache__/m.pyc").read_text() == "compiled"
-    installing.bytecode.restore(second.folder, str(tmp_path / "node"))
+    bytecode.restore(second.folder, str(tmp_path / "node"))
     assert os.path.isfile(str(tmp_path / "node/variants/openmpi/lib/__pycache__/m.pyc"))
     remove.remove(store, first, force=True)
     assert inventory.check(second).missing == 0
@@ -353,18 +371,18 @@ def test_bytecode_is_made_where_a_container_starts_though_the_same_wheels_lack_i
     tmp_path, store, compiled, monkeypatch
 ):
     with monkeypatch.context() as elsewhere:
-        elsewhere.setattr(installing.bytecode, "is_possible", lambda _: False)
-        elsewhere.setattr(installing.bytecode, "_runtime", lambda _: None)
+        elsewhere.setattr(bytecode, "is_possible", lambda _: False)
+        elsewhere.setattr(bytecode, "_runtime", lambda _: None)
         first = installing.install(with_wheels(tmp_path, "1"), store).image
     second = installing.install(with_wheels(tmp_path, "2"), store).image
-    assert [installing.bytecode.size(image.folder) > 0 for image in (first, second)] == [False, True]
+    assert [bytecode.size(image.folder) > 0 for image in (first, second)] == [False, True]
     assert first.layers[0] == second.layers[0]
 
 
 def test_overlays_with_bytecode_are_shared_without_a_look_for_a_runtime(tmp_path, store, compiled, monkeypatch):
     first = installing.install(with_wheels(tmp_path, "1"), store).image
     looked = []
-    monkeypatch.setattr(installing.bytecode, "is_possible", looked.append)  # None: no container can start
+    monkeypatch.setattr(bytecode, "is_possible", looked.append)  # None: no container can start
     second = installing.install(with_wheels(tmp_path, "2"), store).image
     assert (second.layers, looked) == (first.layers, [])
     os.unlink(first.wheels + "/lib/one/m.py")

@@ -44,7 +44,7 @@ def test_pieces_are_one_tar_and_unpack_to_the_same_files(tmp_path: Path) -> None
     names = {m.name: m.size for m in tarfile.open(fileobj=io.BytesIO(b"".join(contents))) if m.isreg()}
     assert {name: size for name, size in names.items() if name.startswith("bin/")} == MIXED
     frames = [Segment(FRAME, 0, 1, "", len(data), piece.holds) for piece, data in zip(pieces, contents, strict=True)]
-    unpack(frames, lambda number: contents[number], str(tmp_path), 2, lambda _: None, lambda *_: iter(()), {})
+    unpack(frames, lambda number: contents[number], str(tmp_path), 2, lambda _: None, lambda *_: iter(()))
     for entry in source.entries():
         if entry.path.startswith(b"bin/"):
             written = (tmp_path / os.fsdecode(entry.path)).read_bytes()
