@@ -13,7 +13,7 @@ import os
 import re
 import stat
 from contextlib import contextmanager, suppress
-from typing import IO, Callable, Iterator, List, NoReturn, Optional, Tuple
+from typing import IO, Iterator, List, NoReturn, Optional, Tuple
 
 from deployer.contract.base.errors import DeployerError, SpaceError, UsageError
 
@@ -370,41 +370,23 @@ def _bring_up(top: str) -> None:
                 todo.append(name)
 
 
-class RandomAccessFile(io.RawIOBase):
-    """A part of an open file as a readable file: ``size`` bytes from ``start``. Closing it leaves the file open."""
+class Window(io.RawIOBase):
+    """A part of an open file as a separate readable file: ``size`` bytes from ``start``. The file stays open."""
 
-    def __init__(self, read: Callable[[int, int], bytes], size: int) -> None:
+    def __init__(self, descriptor: int, start: int, size: int) -> None:
         super().__init__()
-        self._read = read
-        self._size = size
-        self._position = 0
+        self._descriptor = descriptor
+        self._position = start
+        self._end = start + size
 
     def readable(self) -> bool:
         return True
 
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        position = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
-        if position < 0:
-            raise ValueError("a position before the start: %d" % position)
-        self._position = position
-        return position
-
     def readinto(self, buffer):  # type: ignore[no-untyped-def]
-        count = max(0, min(len(buffer), self._size - self._position))
-        data = self._read(self._position, count)
+        data = os.pread(self._descriptor, min(len(buffer), self._end - self._position), self._position)
         buffer[: len(data)] = data
         self._position += len(data)
         return len(data)
-
-
-class Window(RandomAccessFile):
-    """A part of an open file as a separate readable file: ``size`` bytes from ``start``. The file stays open."""
-
-    def __init__(self, descriptor: int, start: int, size: int) -> None:
-        super().__init__(lambda offset, count: os.pread(descriptor, count, start + offset), size)
 
 
 @contextmanager
