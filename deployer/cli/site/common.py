@@ -257,12 +257,12 @@ def repeated(parser: Any, name: str, value: str, text: str, **more: Any) -> None
     parser.add_argument(name, action="append", default=[], metavar=value, help=text, **more)
 
 
-def add_launch(parser: argparse.ArgumentParser) -> None:
-    """Add the option that overrides the site profile's way to start ranks."""
+def add_launch(parser: argparse.ArgumentParser, overridden: str = "the profile's") -> None:
+    """Add the option that overrides the way to start ranks of a site profile or a plan."""
     from deployer.contract.site.plan import LAUNCHES
 
-    text = "how ranks start there. outside: the site's launcher starts a container per rank; inside: the image's "
-    text += "own launcher and MPI, in one container per node (default: the profile's)"
+    text = "how ranks start. outside: the site's launcher starts a container per rank; inside: the image's "
+    text += f"own launcher and MPI, in one container per node (default: {overridden})"
     parser.add_argument("--launch", choices=LAUNCHES, help=text)
 
 
