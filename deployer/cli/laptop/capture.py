@@ -86,7 +86,7 @@ def _record(request: SiteRequest, done: CapturedSite) -> dict[str, Any]:
         "partitions": [partition._asdict() for partition in done.partitions],
         "decisions": [{"key": point.key, "value": point.value, "why": point.why} for point in done.decisions],
         "missing": done.missing, "notes": done.notes,
-        "differences": [difference.record() for difference in done.differences],
+        "differences": [difference._asdict() for difference in done.differences],
     }  # fmt: skip
 
 

@@ -294,7 +294,7 @@ def _where(args: argparse.Namespace) -> None:
 
     request = ExecRequest(args.image, args.plan, args.bind, env=args.env)
     place = where.find(locate(args.root), request, args.format, args.sif and os.path.abspath(args.sif))
-    if common.as_json(args, place.record()):
+    if common.as_json(args, place._asdict()):
         return
     if args.format == where.EDF:
         terminal.show(*place.options)
