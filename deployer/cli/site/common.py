@@ -266,6 +266,23 @@ def add_launch(parser: argparse.ArgumentParser, overridden: str = "the profile's
     parser.add_argument("--launch", choices=LAUNCHES, help=text)
 
 
+def add_plan_choice(parser: argparse.ArgumentParser) -> None:
+    """Add the options that choose for a plan among what its site profile has."""
+    add(parser, "--mpi", "NAME", "use this MPI of the profile in partitions that have several")
+    add_launch(parser)
+
+
+def add_capturing(parser: argparse.ArgumentParser, jobs: str = "") -> None:
+    """Add the options of both commands that capture a site; ``jobs`` says when the one for login nodes submits any."""
+    add(parser, "--account", "NAME", jobs + "charge the jobs to this account")
+    text = "a further word for the batch system, as --directive=--qos=test; may be repeated"
+    repeated(parser, "--directive", "WORD", jobs + text)
+    repeated(parser, "--mpi", "PREFIX", "also capture the MPI installed here; may be repeated")
+    parser.add_argument("--name", help="the site's name (default: the cluster's)")
+    flag(parser, "--redact", "replace hosts, users and addresses by placeholders")
+    repeated(parser, "--hide", "TEXT", "also replace this path or name by a placeholder; may be repeated")
+
+
 def add_command(
     subparsers: Any,
     name: str,
