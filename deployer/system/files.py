@@ -287,12 +287,18 @@ def read_bytes(path: str, hint: str = "", limit: int = MAX_TEXT, piped: bool = F
     return data
 
 
-def sha256_file(path: str) -> str:
-    """Return the SHA-256 of a file's content, in hexadecimal."""
-    digest = hashlib.sha256()
+def sha256_file(path: str, advance: Callable[[int], None] = lambda _: None) -> str:
+    """Return the SHA-256 of a file's content, in hexadecimal; ``advance`` gets the number of bytes of each piece."""
     with errors_named("read " + path), open_regular(path) as stream:
-        for chunk in iter(lambda: stream.read(CHUNK), b""):
-            digest.update(chunk)
+        return sha256(stream, advance)
+
+
+def sha256(stream: IO[bytes], advance: Callable[[int], None] = lambda _: None) -> str:
+    """Return the SHA-256 of the rest of a stream, as ``sha256_file``."""
+    digest = hashlib.sha256()
+    for chunk in iter(lambda: stream.read(CHUNK), b""):
+        digest.update(chunk)
+        advance(len(chunk))
     return digest.hexdigest()
 
 

@@ -17,11 +17,11 @@ from docker.errors import APIError, ImageNotFound
 
 from deployer.cli.laptop.main import main
 from deployer.connected.ground import engine as engines
+from deployer.connected.ground import xdg
 from deployer.connected.image.build import BuildOptions, build
 from deployer.connected.image.definition.definition import Definition, load
 from deployer.connected.image.definition.settings import MARK
 from deployer.connected.image.init import init
-from deployer.connected.image.last_build import records_folder
 from deployer.connected.image.lint.lint import lint
 from deployer.connected.image.wheelhouse.wheelhouse import Mode
 from deployer.connected.rootfs import imagelayers
@@ -290,7 +290,7 @@ def test_pack_takes_only_an_image_of_the_definition_as_it_is_now(
     assert build(load(folder), BuildOptions(), quiet).image != first.image
     assert main(pack) == 0
     # An image of an older deployer has no label.
-    records_folder().joinpath("pytest-stale-0.json").unlink()
+    xdg.state_folder("builds").joinpath("pytest-stale-0.json").unlink()
     client.api.tag(first.base, "deployer/pytest-stale", "0", force=True)
     refused()
     remove(definition)
@@ -359,7 +359,7 @@ def test_a_build_that_is_interrupted_leaves_nothing_half_made_and_the_next_goes_
     assert rest[-1:] == (["deployer: interrupted\n"] if how is signal.SIGINT else [])
     assert "Traceback" not in "".join(rest)
     assert not engines.has_image(client, definition.tag)
-    assert not list(records_folder().glob("*.json"))
+    assert not list(xdg.state_folder("builds").glob("*.json"))
     (definition.folder / "Dockerfile").write_text(f"ARG BASE\nFROM ${{BASE}}\n{step}RUN true\n")
     assert build(definition, BuildOptions(), quiet).cached >= 1
     remove(definition)

@@ -22,7 +22,7 @@ from deployer.system.files import read_bytes
 
 def add_parsers(subparsers: Any) -> None:
     """Register ``build``."""
-    command = common.add_command(subparsers, "build", run, has_record=False)
+    command = common.add_command(subparsers, "build", run)
     common.add(command, "definition", "DEF", "a folder with a bundle.yaml, or that file")
     add_settings(command)
     common.flag(command, "--no-cache", "run every step again")
@@ -42,7 +42,6 @@ def add_parsers(subparsers: Any) -> None:
     common.repeated(command, "--secret", "SECRET", text)
     text = "an ssh agent or key for RUN --mount=type=ssh: default, or ID=PATH; may be repeated"
     common.repeated(command, "--ssh", "KEY", text)
-    common.flag(command, "--json", "print the build record")
 
     command = common.add_command(subparsers, "reproduce", _reproduce)
     common.add(command, "bundle", "B.tar", "a bundle that `pack` wrote of a definition; its Dockerfile will be run")

@@ -40,8 +40,7 @@ def add_parsers(subparsers: Any) -> None:
     common.add(command, "bundle", "B.tar", "a bundle that `pack` wrote")
     command.add_argument("--site", help=settings.SITE)
     command.add_argument("--partition", help="only for this partition of the profile (default: for each)")
-    common.add(command, "--mpi", "NAME", "use this MPI of the profile in partitions that have several")
-    common.add_launch(command)
+    common.add_plan_choice(command)
     common.repeated(command, "--accept", "CODE", "treat this rule of check as a warning; the plan records it")
     common.add(command, "-o", "--output", "FILE", "write the plan to this file, for `push --plan`", required=True)
 

@@ -25,13 +25,12 @@ def add_parsers(subparsers: Any) -> None:
     verbs = command.add_subparsers(dest="verb", metavar="VERB", required=True)
     common.add_command(verbs, "list", _list, "show the caches, their contents and sizes")
     text = "remove entries unused for long or beyond a cache's size limit, and leftovers of killed processes"
-    verb = common.add_command(verbs, "prune", _prune, text, has_record=False)
+    verb = common.add_command(verbs, "prune", _prune, text)
     common.add(verb, "caches", "CACHE", "prune only these caches (default: all that deployer manages)", nargs="*")
     text = "remove entries unused for N days (default: %(default)s)"
     common.add(verb, "--days", "N", text, type=float, default=caches.AGE)
     common.flag(verb, "--all", "remove everything")
     common.flag(verb, "--dry-run", "only print what would be removed")
-    common.flag(verb, "--json", "print a record for programs")
 
 
 def _list(args: argparse.Namespace) -> None:

@@ -23,19 +23,13 @@ def add_parsers(subparsers: Any) -> None:
     common.add(command, "--partitions", "LIST", text, default="all")
     text = "write the profile to this file (default: site_profiles/HOST.yaml), and the capture beside it"
     common.add(command, "-o", "--output", "FILE.yaml", text, type=Path)
-    command.add_argument("--name", help="the site's name (default: the cluster's)")
     common.add(command, "--workspace", "DIR", "the folder for images at the site, for the profile")
     text = "a folder at the site that all nodes see, for the capture itself (default: one in the home, removed later)"
     common.add(command, "--folder", "DIR", text, default=FOLDER)
     text = "the site's Python, 3.6 or newer: a name in its PATH, or a whole path (default: the first that works)"
     common.add(command, "--python", "PATH", text)
     common.add(command, "--ssh-config", "F", "use this ssh configuration instead of ~/.ssh/config", type=Path)
-    common.add(command, "--account", "NAME", "charge the jobs to this account")
-    text = "a further word for the batch system, as --directive=--qos=test; may be repeated"
-    common.repeated(command, "--directive", "WORD", text)
-    common.repeated(command, "--mpi", "PREFIX", "also capture the MPI installed here; may be repeated")
-    common.flag(command, "--redact", "replace hosts, users and addresses by placeholders")
-    common.repeated(command, "--hide", "TEXT", "also replace this path or name by a placeholder; may be repeated")
+    common.add_capturing(command)
     common.flag(command, "--dry-run", "print the jobs, submit nothing and write nothing")
 
 
@@ -86,7 +80,7 @@ def _record(request: SiteRequest, done: CapturedSite) -> dict[str, Any]:
         "partitions": [partition._asdict() for partition in done.partitions],
         "decisions": [{"key": point.key, "value": point.value, "why": point.why} for point in done.decisions],
         "missing": done.missing, "notes": done.notes,
-        "differences": [difference.record() for difference in done.differences],
+        "differences": [difference._asdict() for difference in done.differences],
     }  # fmt: skip
 
 

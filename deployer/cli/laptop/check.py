@@ -33,8 +33,7 @@ def add_parsers(subparsers: Any) -> None:
     common.add(command, "--ssh-config", "F", "with ssh:HOST: use this ssh configuration", type=Path)
     text = "judge only this partition (default: each; the first decides the exit code)"
     command.add_argument("--partition", help=text)
-    common.add(command, "--mpi", "NAME", "use this MPI of the profile in partitions that have several")
-    common.add_launch(command)
+    common.add_plan_choice(command)
     common.repeated(command, "--accept", "CODE", "treat this rule as a warning")
     common.flag(command, "--no-cache", "do not read or write the cache of file facts")
     command.epilog = "Exit: 0 RUN or WARN, 3 REFUSE, 8 UNKNOWN (facts missing). `deployer explain` lists the rules."

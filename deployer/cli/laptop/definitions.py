@@ -21,7 +21,7 @@ _OUTPUTS = Path(__file__).with_name("outputs.json")
 
 def add_parsers(subparsers: Any) -> None:
     """Register this group's commands."""
-    command = common.add_command(subparsers, "init", _init, has_record=False)
+    command = common.add_command(subparsers, "init", _init)
     text = "name of the definition; its folder is bundles/NAME, or NAME if there is no folder bundles"
     common.add(command, "name", "NAME", text, nargs="?")
     text = (
@@ -35,12 +35,10 @@ def add_parsers(subparsers: Any) -> None:
     text += "its MPI and its command are written too (NAME by default: that of the image)"
     common.add(command, "--from-image", "REF", text)
     common.flag(command, "--dry-run", "print which files would be written")
-    common.flag(command, "--json", "print a record for programs")
 
-    command = common.add_command(subparsers, "lint", _lint, has_record=False)
+    command = common.add_command(subparsers, "lint", _lint)
     common.add(command, "definition", "DEF", "a folder with a bundle.yaml, or that file")
     common.repeated(command, "--accept", "CODE", "ignore this rule")
-    common.flag(command, "--json", "print the findings for programs")
 
     command = common.add_command(subparsers, "schema", _schema, has_record=False)
     common.add(command, "--output", "COMMAND", "print the JSON schema of what `COMMAND --json` prints", nargs="+")

@@ -51,8 +51,7 @@ def add_parsers(subparsers: Any) -> None:
     text += "SITE is a profile's name or path, or ssh:HOST for what that site publishes"
     command.add_argument("--site", action="append", default=[], help=text)
     build.add_architecture(command, "with DEF: pack")
-    common.add(command, "--mpi", "NAME", "with --site: use this MPI of the profile in partitions that have several")
-    common.add_launch(command)
+    common.add_plan_choice(command)
     text = "treat this rule of check as a warning, with --site; the plan records it. With DEF, and "
     text += "for secrets.*: ignore this rule of lint, or one finding of it (CODE:FILE)"
     common.repeated(command, "--accept", "CODE", text)

@@ -167,7 +167,7 @@ def _show_gaps(site: str, profile: Profile, lacking: list[gaps.Gap]) -> None:
 
 def _diff(args: argparse.Namespace) -> None:
     changes = drift.between(*(profiles.comparable(profiles.load(site)) for site in (args.old, args.new)))
-    if common.as_json(args, {"differences": [change.record() for change in changes]}):
+    if common.as_json(args, {"differences": [change._asdict() for change in changes]}):
         return
     for change in changes:
         terminal.show(str(change), f"         {change.severity}: {change.meaning}")

@@ -28,20 +28,14 @@ def add_parsers(subparsers: Any) -> None:
     common.flag(command, "--node", "run it in a job: capture this compute node for its partition")
     common.add(command, "--listen", "FILE", "with --node: also listen on a port, named in this file, for a trial")
     common.add(command, "--partition", "NAME", "the node's partition, if the scheduler does not report it")
-    common.repeated(command, "--mpi", "PREFIX", "also capture the MPI installed here; may be repeated")
     text = "capture this login node, and by one small job each a node of these partitions (A,B,... or all), and "
     text += "merge them"
     common.add(command, "--partitions", "LIST", text)
     common.flag(command, "--no-wait", "with --partitions: do not wait for the jobs; the same command later continues")
     common.flag(command, "--dry-run", "with --partitions: print the jobs, and submit nothing")
-    common.add(command, "--account", "NAME", "with --partitions: charge the jobs to this account")
-    text = "with --partitions: a further word for the batch system, as --directive=--qos=test; may be repeated"
-    common.repeated(command, "--directive", "WORD", text)
-    command.add_argument("--name", help="the site's name (default: the cluster's)")
+    common.add_capturing(command, "with --partitions: ")
     text = "merge captures of login and compute nodes instead of capturing; later files override earlier ones"
     common.add(command, "--merge", "FILE.json", text, nargs="+")
-    common.flag(command, "--redact", "replace hosts, users and addresses by placeholders")
-    common.repeated(command, "--hide", "TEXT", "also replace this path or name by a placeholder; may be repeated")
 
 
 def _capture(args: argparse.Namespace) -> None:

@@ -257,13 +257,30 @@ def repeated(parser: Any, name: str, value: str, text: str, **more: Any) -> None
     parser.add_argument(name, action="append", default=[], metavar=value, help=text, **more)
 
 
-def add_launch(parser: argparse.ArgumentParser) -> None:
-    """Add the option that overrides the site profile's way to start ranks."""
+def add_launch(parser: argparse.ArgumentParser, overridden: str = "the profile's") -> None:
+    """Add the option that overrides the way to start ranks of a site profile or a plan."""
     from deployer.contract.site.plan import LAUNCHES
 
-    text = "how ranks start there. outside: the site's launcher starts a container per rank; inside: the image's "
-    text += "own launcher and MPI, in one container per node (default: the profile's)"
+    text = "how ranks start. outside: the site's launcher starts a container per rank; inside: the image's "
+    text += f"own launcher and MPI, in one container per node (default: {overridden})"
     parser.add_argument("--launch", choices=LAUNCHES, help=text)
+
+
+def add_plan_choice(parser: argparse.ArgumentParser) -> None:
+    """Add the options that choose for a plan among what its site profile has."""
+    add(parser, "--mpi", "NAME", "use this MPI of the profile in partitions that have several")
+    add_launch(parser)
+
+
+def add_capturing(parser: argparse.ArgumentParser, jobs: str = "") -> None:
+    """Add the options of both commands that capture a site; ``jobs`` says when the one for login nodes submits any."""
+    add(parser, "--account", "NAME", jobs + "charge the jobs to this account")
+    text = "a further word for the batch system, as --directive=--qos=test; may be repeated"
+    repeated(parser, "--directive", "WORD", jobs + text)
+    repeated(parser, "--mpi", "PREFIX", "also capture the MPI installed here; may be repeated")
+    parser.add_argument("--name", help="the site's name (default: the cluster's)")
+    flag(parser, "--redact", "replace hosts, users and addresses by placeholders")
+    repeated(parser, "--hide", "TEXT", "also replace this path or name by a placeholder; may be repeated")
 
 
 def add_command(

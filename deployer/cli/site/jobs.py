@@ -15,7 +15,7 @@ from deployer.contract.base.errors import EXIT_INTERRUPTED, JobFailed, UsageErro
 from deployer.contract.base.shell import quoted
 from deployer.contract.bundle.job import check_time, seconds
 from deployer.contract.rules.findings import ACCEPTABLE
-from deployer.contract.site.plan import LAUNCHES, STAGINGS
+from deployer.contract.site.plan import STAGINGS
 from deployer.contract.site.runtime_table import SUPPORTED
 from deployer.site.jobs import ending, jobs, overview
 from deployer.site.jobs import result as results
@@ -110,9 +110,7 @@ def add_job_options(parser: argparse.ArgumentParser) -> None:
     _add_container(parser)
     text = "where the image is while ranks run (default: the plan's choice)"
     parser.add_argument("--staging", choices=STAGINGS, help=text)
-    text = "outside: the site's launcher starts a container per rank; inside: the image's own launcher and MPI, in "
-    text += "one container per node (default: the plan's)"
-    parser.add_argument("--launch", choices=LAUNCHES, help=text)
+    common.add_launch(parser, "the plan's")
 
 
 def _add_limits(parser: Any) -> None:
@@ -296,7 +294,7 @@ def _where(args: argparse.Namespace) -> None:
 
     request = ExecRequest(args.image, args.plan, args.bind, env=args.env)
     place = where.find(locate(args.root), request, args.format, args.sif and os.path.abspath(args.sif))
-    if common.as_json(args, place.record()):
+    if common.as_json(args, place._asdict()):
         return
     if args.format == where.EDF:
         terminal.show(*place.options)

@@ -73,7 +73,7 @@ def add_parsers(subparsers: Any) -> None:
     parser = add("stage", _stage, "Called by job.sh: unpack the image on this node and hold it.")
     for name in ("image", "source", "into", "out", "tool", "hosts"):
         parser.add_argument("--" + name, required=True)
-    for name in ("abi", "stubs", "once", "sent", "sha256"):  # the last two: ignored, of job.sh of earlier versions
+    for name in ("abi", "stubs", "once"):
         parser.add_argument("--" + name)
     common.flag(parser, "--relay", "nodes send the file on to each other")
     parser.add_argument("--kit", default="")

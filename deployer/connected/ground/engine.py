@@ -245,6 +245,12 @@ def has_image(client: docker.DockerClient, ref: str) -> bool:
         return True
 
 
+def name(client: docker.DockerClient, image: str, tag: str) -> None:
+    """Give an image the name ``tag``, REPOSITORY:VERSION, which another one may have."""
+    with errors_named(client, f"name {tag}"):
+        client.api.tag(image, *tag.rpartition(":")[::2], force=True)
+
+
 def image_config(client: docker.DockerClient, ref: str) -> dict[str, Any]:
     """Return an image's properties and configuration.
 

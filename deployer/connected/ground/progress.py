@@ -32,34 +32,26 @@ def far_bar(what: str) -> Iterator[Callable[[int, int], None] | None]:
         A function to call with the bytes done and the total bytes, or None if stderr is not a terminal. A new total
         restarts the bar.
     """
-    if not terminal.shows_progress():
-        yield None
-        return
-    with _tqdm(what, None) as shown:
-
-        def tell(done: int, total: int) -> None:
-            if total != shown.total:
-                shown.reset(total)
-            shown.update(min(done, total) - shown.n)
-
-        yield tell
+    with contextlib.ExitStack() as shown:
+        yield late_far_bar(what, shown)
 
 
 def late_far_bar(what: str, shown: contextlib.ExitStack) -> Callable[[int, int], None] | None:
-    """Return a function for a ``far_bar`` made in ``shown`` at the first call; None: no terminal.
+    """Return a function like that of ``far_bar``, for a bar made in ``shown`` at the first call.
 
     If ``shown`` is closed, the next call makes a new bar.
     """
     if not terminal.shows_progress():
         return None
-    bars: list[Callable[[int, int], None] | None] = []
+    bars: list[tqdm[NoReturn]] = []
 
     def tell(done: int, total: int) -> None:
         if not bars:
             shown.callback(bars.clear)
-            bars.append(shown.enter_context(far_bar(what)))
-        if bars[0]:
-            bars[0](done, total)
+            bars.append(shown.enter_context(_tqdm(what, total)))
+        if total != bars[0].total:
+            bars[0].reset(total)
+        bars[0].update(min(done, total) - bars[0].n)
 
     return tell
 

@@ -130,11 +130,12 @@ Sha256 = Annotated[str, form(r"^[0-9a-f]{64}$", "64 hexadecimal digits in lower 
 def unless_refused(check: Callable[[Any], Any]) -> AfterValidator:
     """Return a validator that returns what ``check`` returns, and fails if it raises UsageError."""
 
-    def validate(value: Any) -> Any:
+    def validate(value: Any, info: ValidationInfo) -> Any:
         try:
             return check(value)
         except UsageError as error:  # pydantic collects ValueErrors and reports all of them at once
-            raise ValueError(f"{error.message} ({error.hint})") from error
+            message = error.message.removeprefix(f"{info.field_name}: ")  # the place is printed anyway
+            raise ValueError(f"{message} ({error.hint})") from error
 
     return AfterValidator(validate)
 

@@ -204,9 +204,7 @@ def _build(
         target = Target.read(known) if known else interpreter.ask(client, image, definition.tag)
         with indexes(host, options.find_links) as sources:
             house = wheelhouse.prepare(definition, target, sources, options.mode, say)
-    repository, _, version = definition.tag.rpartition(":")
-    with engine.errors_named(client, f"name {definition.tag}"):
-        client.api.tag(image, repository, version, force=True)
+    engine.name(client, image, definition.tag)
     built = BuildResult(
         definition.name, definition.version, image, clean, int(config["Size"]), round(time.monotonic() - began, 3),
         definition.tag, transcript.steps, transcript.cached, str(log), len(house.wheels), house.relocked, horovod,

@@ -62,9 +62,4 @@ def last_record(definition: Definition) -> json_records.Record:
 
 def record_of(definition: Definition) -> Path:
     """Return the path of the record of a definition's last build. The log is next to it."""
-    return records_folder() / f"{definition.name}-{definition.version}{definition.suffix}.json"
-
-
-def records_folder() -> Path:
-    """Return the folder of build records and logs."""
-    return xdg.state_folder("builds")
+    return xdg.state_folder("builds") / f"{definition.name}-{definition.version}{definition.suffix}.json"

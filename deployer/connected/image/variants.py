@@ -191,9 +191,8 @@ def _contents(pins: Sequence[str]) -> dict[str, bytes]:
 
 def _emulator(client: docker.DockerClient, image: str) -> str:
     """Return Debian's name of the engine's processor if it emulates the image's; else an empty text."""
-    with engine.errors_named(client, "ask for the processors"):
-        own = str(client.version()["Arch"])
-        return "" if own == client.images.get(image).attrs["Architecture"] else own
+    own = engine.architecture(client)
+    return "" if own == engine.image_config(client, image)["Architecture"] else own
 
 
 def _outputs(client: docker.DockerClient, image: str) -> dict[str, bytes]:

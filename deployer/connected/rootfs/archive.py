@@ -6,7 +6,6 @@ The kind is detected from the content. Sources: Docker image specification 1.2 (
 import contextlib
 import functools
 import gzip
-import hashlib
 import io
 import os
 import posixpath
@@ -264,10 +263,7 @@ def _image(layered: Layered, scratch: Scratch) -> ArchiveImage:
 
 
 def _check(part: ArchivePart, digest: str) -> None:
-    state = hashlib.sha256()
-    for start in range(0, part.size, _CHUNK):
-        state.update(os.pread(part.stream.fileno(), min(_CHUNK, part.size - start), part.offset + start))
-    if f"sha256:{state.hexdigest()}" != digest:
+    if f"sha256:{files.sha256(_raw(part))}" != digest:
         raise IntegrityError(f"the image is damaged: a blob does not have its digest {digest}")
 
 
@@ -314,9 +310,14 @@ def _broken_codec() -> Iterator[None]:
         raise UsageError(f"the compressed tar is broken or cut off: {error}") from error
 
 
+def _raw(part: ArchivePart) -> io.BufferedReader:
+    """Return the part as a separate stream, because other threads read from the file too."""
+    return io.BufferedReader(files.Window(part.stream.fileno(), part.offset, part.size), _CHUNK)
+
+
 def _reader(part: ArchivePart, magic: bytes | None) -> Callable[[int], bytes]:
     """Return a function that reads the next bytes of a layer, uncompressed."""
-    raw = io.BufferedReader(files.Window(part.stream.fileno(), part.offset, part.size), _CHUNK)
+    raw = _raw(part)
     if magic == _ZSTD:
         return zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True, read_size=_CHUNK).read
     return gzip.GzipFile(fileobj=raw).read if magic else raw.read

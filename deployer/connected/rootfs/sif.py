@@ -5,7 +5,6 @@ the runscript come from ``/.singularity.d``, whose scripts are not run: assignme
 """
 
 import functools
-import hashlib
 import os
 import re
 import shutil
@@ -82,11 +81,8 @@ def unpacked(stream: IO[bytes], scratch: Scratch) -> tuple[dict[str, Any], IO[by
         raise UsageError(f"its SquashFS cannot be read: {error.message.rpartition(': ')[2]}") from error
     entries = tarreader.entries_of(tarreader.Slice(tar))
     config["config"] = _settings({each.path: each.data for each in entries if each.kind == FILE})
-    state = hashlib.sha256()
     tar.seek(0)
-    for chunk in iter(lambda: tar.read(files.CHUNK), b""):
-        state.update(chunk)
-    config["rootfs"] = {"type": "layers", "diff_ids": [f"sha256:{state.hexdigest()}"]}
+    config["rootfs"] = {"type": "layers", "diff_ids": [f"sha256:{files.sha256(tar)}"]}
     return config, tar
 
 

@@ -52,9 +52,6 @@ class Drift(NamedTuple):
     severity: str
     meaning: str
 
-    def record(self) -> Record:
-        return dict(self._asdict())
-
     def __str__(self) -> str:
         if self.kind == NEW:
             return f"new      {self.place}: {_short(self.now)}"
@@ -69,12 +66,8 @@ class _Path(NamedTuple):
     place: str = ""
     field: str = ""
 
-    @property
-    def holds_things(self) -> bool:
-        return self.field.rpartition(".")[2] in _THINGS
-
     def below(self, key: str) -> "_Path":
-        name = _ANY if self.holds_things else key
+        name = _ANY if self.field.rpartition(".")[2] in _THINGS else key
         return _Path(".".join(filter(None, (self.place, key))), ".".join(filter(None, (self.field, name))))
 
 

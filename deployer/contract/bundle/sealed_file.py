@@ -105,10 +105,7 @@ def read_tail(data: bytes, file_size: int) -> Seal:
 def manifest_bytes(block: bytes, seal: Seal) -> bytes:
     """Return bundle.json, which a signature covers, from ``block``, the bytes from ``seal.offset`` to the tail."""
     data = block[BLOCK : BLOCK + seal.size]
-    header = member_header(BundleMember(MANIFEST_FILE, len(data), _MODE))
-    padding = b"\0" * tarformat.padding(len(data))
-    whole = block.startswith(header) and len(block) == BLOCK + len(data) + len(padding) and block.endswith(padding)
-    if not whole or hashlib.sha256(data).hexdigest() != seal.sha256:
+    if block != manifest_block(data) or hashlib.sha256(data).hexdigest() != seal.sha256:
         raise IntegrityError("the bundle's manifest does not match its seal")
     return data
 

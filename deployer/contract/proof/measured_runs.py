@@ -74,14 +74,9 @@ class Run(NamedTuple):
         return mean(self.values)
 
     @property
-    def slower_is_more(self) -> bool:
-        """Whether a larger figure is a slower run."""
-        return self.unit == SECONDS
-
-    @property
     def speed(self) -> float:
         """The speed; twice the value is twice as fast."""
-        return 1 / self.mean if self.slower_is_more else self.mean
+        return 1 / self.mean if self.unit == SECONDS else self.mean
 
     @property
     def native(self) -> bool:
@@ -92,9 +87,6 @@ class Run(NamedTuple):
     def per_node(self) -> float:
         """The ranks per node."""
         return self.ranks / self.nodes
-
-    def record(self) -> Record:
-        return dict(self._asdict(), values=list(self.values))
 
 
 class Row(NamedTuple):
@@ -341,7 +333,7 @@ def _cell(value: Any) -> str:
 
 def record(found: Sequence[Row], left_out: Sequence[Tuple[str, str]]) -> Record:
     """Return the report for programs; ``of_record`` reads it."""
-    runs = [{**row.run.record(), **_computed(row)} for row in found]
+    runs = [{**row.run._asdict(), **_computed(row)} for row in found]
     without = [{"job": job, "reason": reason} for job, reason in left_out]
     return json_records.stamped(SCHEMA, {"runs": runs, "left_out": without})
 

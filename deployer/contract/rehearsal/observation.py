@@ -10,7 +10,6 @@ from typing import Any, Iterable, List, Mapping, NamedTuple, Optional, Tuple
 
 from deployer.contract.base import json_records
 from deployer.contract.base.errors import UsageError
-from deployer.contract.base.json_records import Record
 from deployer.contract.base.text import printable
 
 #: The suffix of files of observations.
@@ -79,16 +78,6 @@ class Observation(NamedTuple):
     stack: Tuple[CodeFrame, ...] = ()
     about: Mapping[str, str] = {}
     process: str = ""
-
-    def record(self) -> Record:
-        """Return the observation as the JSON object that ``read`` reads."""
-        return {
-            "kind": self.kind,
-            "what": self.what,
-            "time": self.time,
-            "stack": [list(frame) for frame in self.stack],
-            "about": dict(self.about),
-        }
 
 
 class Observed(NamedTuple):

@@ -207,16 +207,8 @@ class Reached(NamedTuple):
     def record(self) -> Record:
         """Return the finding as a JSON object: the keys of ``check``'s findings, and those of a rehearsal."""
         place = user_frame(self.stack)
-        return dict(
-            self.finding.record(),
-            stopped=self.stopped,
-            file=place.file if place else None,
-            line=place.line if place else None,
-            stack=[list(frame) for frame in self.stack],
-            prepare=self.prepare,
-            definition=self.definition,
-            processes=self.processes,
-        )
+        known = dict(self._asdict(), file=place.file if place else None, line=place.line if place else None)
+        return {**known.pop("finding").record(), **known}
 
     @staticmethod
     def read(fields: Fields) -> "Reached":

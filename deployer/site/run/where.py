@@ -9,7 +9,6 @@ from typing import Dict, List, NamedTuple, Optional, Sequence
 
 from deployer.contract.base import shell
 from deployer.contract.base.errors import UsageError
-from deployer.contract.base.json_records import Record
 from deployer.site.container.runtimes.charliecloud import assignment
 from deployer.site.install import squash
 from deployer.site.run import exec as execs
@@ -38,9 +37,6 @@ class ImagePlace(NamedTuple):
     options: List[str]
     binds: Dict[str, str]
     environment: Dict[str, str]
-
-    def record(self) -> Record:
-        return dict(self._asdict())
 
 
 def find(

@@ -92,9 +92,7 @@ def ensure(
     with open(log, "w", encoding="utf-8") as stream, engine.errors_named(client, f"make {tag}"):
         transcript = Transcript(tag, str(log), lambda line: print(line, file=stream))
         helper = ImageBuild(client, choice.choose(client), host.proxies, transcript, platform=f"linux/{architecture}")
-        image = helper.of_context({DOCKERFILE: _dockerfile(host).encode(), **contents})
-        repository, _, version = tag.partition(":")
-        client.api.tag(image, repository, version, force=True)
+        engine.name(client, helper.of_context({DOCKERFILE: _dockerfile(host).encode(), **contents}), tag)
     return tag
 
 

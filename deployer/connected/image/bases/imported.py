@@ -6,7 +6,6 @@ engine still checks each layer's digest. Source: Docker image specification 1.2,
 Changeset Format".
 """
 
-import contextlib
 import hashlib
 import io
 import json
@@ -63,7 +62,8 @@ def ensure(client: docker.DockerClient, path: Path, sha256: str | None, say: Cal
             config = dict(layered.config)
             config.update({name: own[name] for name in own if config.get(name) in (None, "", "unknown")})
             config.setdefault("history", [_STEP] * len(layered.layers))
-            _load(client, _image_archive(layered._replace(config=config), tag, scratch), path)
+            uncompressed = (_spooled(archive.uncompressed(part), scratch) for part, _ in layered.layers)
+            _load(client, _with_layers(config, tag, uncompressed), path)
     return tag
 
 
@@ -96,15 +96,8 @@ def check(path: Path, sha256: str | None) -> str:
 
 def digest_of(path: Path) -> str:
     """Return the SHA-256 of an archive, in hexadecimal."""
-    state = hashlib.sha256()
-    with contextlib.ExitStack() as cleanup:
-        cleanup.enter_context(files.errors_named(f"read {path}"))
-        stream = cleanup.enter_context(open(path, "rb"))
-        advance = cleanup.enter_context(progress.bar(f"read {path.name}", path.stat().st_size))
-        for chunk in iter(lambda: stream.read(files.CHUNK), b""):
-            state.update(chunk)
-            advance(len(chunk))
-    return state.hexdigest()
+    with files.errors_named(f"read {path}"), progress.bar(f"read {path.name}", path.stat().st_size) as advance:
+        return files.sha256_file(str(path), advance)
 
 
 def _load(client: docker.DockerClient, chunks: Iterator[bytes], path: Path) -> None:
@@ -119,15 +112,8 @@ def _load(client: docker.DockerClient, chunks: Iterator[bytes], path: Path) -> N
             raise DeployerError(f"cannot load {path}: {reason}")
 
 
-def _image_archive(layered: archive.Layered, tag: str, scratch: Scratch) -> Iterator[bytes]:
-    """Yield a `docker save` archive of an image, with its layers uncompressed."""
-    yield from _with_layers(
-        layered.config, tag, (_spooled(archive.uncompressed(part), scratch) for part, _ in layered.layers)
-    )
-
-
 def _with_layers(config: Mapping[str, Any], tag: str, layers: Iterable[IO[bytes]]) -> Iterator[bytes]:
-    """Yield the archive of an image with these layers, which are read one after another."""
+    """Yield the `docker save` archive of an image with these layers, which are read one after another."""
     names = [f"{number}.tar" for number in range(len(config["rootfs"]["diff_ids"]))]
     manifest = [{"Config": _CONFIG, "RepoTags": [tag], "Layers": names}]
     yield from _member(_MANIFEST, io.BytesIO(json.dumps(manifest).encode()))

@@ -59,8 +59,7 @@ def ensure(
             pull(client, reference, f"linux/{wanted}")
     if machine is None:
         return reference
-    with engine.errors_named(client, f"name {own}"):
-        client.api.tag(reference, REPOSITORY, own.rpartition(":")[2])
+    engine.name(client, reference, own)
     return own
 
 

@@ -76,10 +76,8 @@ def _with_names(wanted: ImageBuild) -> ImageBuild:
     arguments = dict(wanted.arguments)
     for name, value in wanted.arguments.items():
         if value.startswith("sha256:"):
-            version = value.partition(":")[2][:32]
-            with engine.errors_named(wanted.client, f"name {_NAMED}:{version}"):
-                wanted.client.api.tag(value, _NAMED, version, force=True)
-            arguments[name] = f"{_NAMED}:{version}"
+            arguments[name] = f"{_NAMED}:{value.partition(':')[2][:32]}"
+            engine.name(wanted.client, value, arguments[name])
     return wanted._replace(arguments=arguments)
 
 

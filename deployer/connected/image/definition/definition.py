@@ -259,7 +259,7 @@ class JobDefinition(Model):
     gpus: int | None = Field(default=None, ge=0, le=MOST_GPUS)
 
     fetch: list[str] = []
-    links: dict[str, str] = {}
+    links: Annotated[dict[str, str], unless_refused(linked.check)] = {}
     keep: Annotated[list[str], unless_refused(check_caches)] = []
 
     @model_validator(mode="after")
@@ -267,16 +267,6 @@ class JobDefinition(Model):
         if self.gpus and self.launch != "ranks":
             raise Problems([(("gpus",), f"goes with launch: ranks, not {self.launch}: its one process sees all GPUs")])
         return self
-
-    @field_validator("links")
-    @classmethod
-    def _linked(cls, links: dict[str, str]) -> dict[str, str]:
-        """Refuse links that a job cannot have."""
-        try:
-            linked.check(links)
-        except UsageError as error:
-            raise ValueError(f"{error.message.partition(': ')[2]} ({error.hint})") from error
-        return links
 
     @field_validator("environment")
     @classmethod

@@ -65,11 +65,6 @@ class Wheelhouse(NamedTuple):
     relocked: bool = False
 
 
-def folder() -> Path:
-    """Return the folder of cached wheels."""
-    return caches.WHEELS.folder
-
-
 def prepare(
     definition: Definition, target: Target, sources: Indexes, mode: Mode, say: Callable[[str], None]
 ) -> Wheelhouse:
@@ -137,7 +132,7 @@ def requirements(definition: Definition) -> Path | None:
 
 def path(pin: Pin) -> Path:
     """Return the path of a wheel in the cache."""
-    return folder() / pin.sha256 / pin.wheel
+    return caches.WHEELS.folder / pin.sha256 / pin.wheel
 
 
 # ------------------------------------------------------------------------------------------------ the lock
@@ -221,9 +216,9 @@ def _keep(file: Path, pin: Pin) -> None:
 
 def _fetch(pins: Sequence[Pin], target: Target, sources: Indexes) -> None:
     """Download wheels into the cache. Raises TransferError, IntegrityError, UsageError, SpaceError."""
-    with files.errors_named(f"write {folder()}"):
-        folder().mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=caches.UNFINISHED, dir=folder()) as name:
+    with files.errors_named(f"write {caches.WHEELS.folder}"):
+        caches.WHEELS.folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=caches.UNFINISHED, dir=caches.WHEELS.folder) as name:
             place, fetched = Path(name), Path(name, "fetched")
             asked = place / "asked.txt"
             asked.write_text("".join(f"{pin.name}=={pin.version} --hash=sha256:{pin.sha256}\n" for pin in pins))
@@ -253,7 +248,7 @@ def _failed(done: process.Completed) -> DeployerError:
     if "No module named pip" in done.stderr:
         return MissingTool("fetching wheels needs pip in the environment of deployer", f"{sys.executable} -m ensurepip")
     if "No space left on device" in done.stderr:
-        return SpaceError(f"cannot write {folder()}: no space left on device", "deployer cache prune")
+        return SpaceError(f"cannot write {caches.WHEELS.folder}: no space left on device", "deployer cache prune")
     if "DO NOT MATCH THE HASHES" in done.stderr:
         return IntegrityError("a wheel does not match the lock: " + " ".join(done.stderr.split())[-400:])
     if re.search(r"No matching distribution|Could not find a version", done.stderr):

@@ -88,7 +88,7 @@ class ObservationFile:
     def _line(self, kind: str, what: str, about: dict[str, str]) -> bytes:
         known = {name: text[:_MAX_TEXT] for name, text in about.items()}
         made = Observation(kind, what, round(time.time(), 3), (), {**known, "node": self._node})
-        return json.dumps(made.record()).encode("ascii") + b"\n"
+        return json.dumps(made._asdict()).encode("ascii") + b"\n"
 
     def _append(self, line: bytes) -> None:
         try:

@@ -8,7 +8,7 @@ import contextlib
 import json
 import os
 import resource
-import selectors
+import select
 import signal
 import socket
 import sys
@@ -110,9 +110,8 @@ def _observe(words: Sequence[str], out: int) -> int | None:
             os.execv(words[0], [f"/proc/self/fd/{out}" if word == OUT else word for word in words])
         os._exit(127)
     os.close(writing)
-    with selectors.DefaultSelector() as selector, open(reading, "rb", buffering=0) as stream:
-        selector.register(stream, selectors.EVENT_READ)
-        if selector.select(PATIENCE) and stream.read(64).strip() == READY.encode():
+    with open(reading, "rb", buffering=0) as stream:
+        if select.select([stream], [], [], PATIENCE)[0] and stream.read(64).strip() == READY.encode():
             return pid
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
@@ -139,11 +138,8 @@ class _Node:
             What happened to the node. It was observed if its observer received each program and ended successfully when
             asked to. This is checked because the job's processes have the same user and can kill the observer.
         """
-        selector = selectors.DefaultSelector()
-        for each in (self._listener, awaited):
-            selector.register(each, selectors.EVENT_READ)
         while True:
-            ready = [key.fileobj for key, _ in selector.select(_PERIOD)]
+            ready, _, _ = select.select([self._listener.fileno(), awaited], [], [], _PERIOD)
             if awaited in ready:
                 break
             if ready:
@@ -261,12 +257,10 @@ def _answer(connection: socket.socket, order: NodeOrder, unobserved: int) -> NoR
 
 def _follow(pid: int, connection: socket.socket) -> None:
     """Wait until a process ends. If the connection is closed before, send SIGTERM to its session's group."""
-    with selectors.DefaultSelector() as selector:
-        selector.register(connection, selectors.EVENT_READ)
-        selector.register(os.pidfd_open(pid), selectors.EVENT_READ)
-        if all(key.fileobj is connection for key, _ in selector.select()):
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(pid, signal.SIGTERM)
+    caller = connection.fileno()
+    if select.select([caller, os.pidfd_open(pid)], [], [])[0] == [caller]:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGTERM)
 
 
 def _become(text: str, descriptors: Sequence[int], order: NodeOrder, unobserved: int) -> NoReturn:

@@ -11,7 +11,7 @@ It prints one JSON object to standard output: how job.sh ended, or why there is 
 import contextlib
 import json
 import os
-import selectors
+import select
 import signal
 import sys
 import time
@@ -202,9 +202,8 @@ class _Begun:
 
     def wait(self) -> None:
         """Wait until the node is ready. Raises JobFailed."""
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._heard, selectors.EVENT_READ)
-            said = os.read(self._heard, 4096).decode() if selector.select(READY) else "it does not answer"
+        ready, _, _ = select.select([self._heard], [], [], READY)
+        said = os.read(self._heard, 4096).decode() if ready else "it does not answer"
         if said != node.READY:
             raise JobFailed(f"cannot make {self.order.machine.name}: {said or 'it ended'}")
 
@@ -216,10 +215,10 @@ class _Begun:
     def report(self, until: float) -> bytes:
         """Return the node's final report, waiting until the time ``until``."""
         said = b""
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._heard, selectors.EVENT_READ)
-            while selector.select(max(0.0, until - time.monotonic())) and (chunk := os.read(self._heard, 4096)):
-                said += chunk
+        while select.select([self._heard], [], [], max(0.0, until - time.monotonic()))[0]:
+            if not (chunk := os.read(self._heard, 4096)):
+                break
+            said += chunk
         return said
 
 
@@ -239,18 +238,17 @@ def _run(order: WorldOrder, login: NodeOrder) -> tuple[int, str]:
         finally:
             os._exit(255)
     stopped = ""
-    with selectors.DefaultSelector() as selector:
-        selector.register(os.pidfd_open(pid), selectors.EVENT_READ)
-        while True:
-            selector.select(_PERIOD)
-            while (ended := os.waitpid(-1, os.WNOHANG))[0]:  # this process is the parent of all orphans
-                if ended[0] == pid:
-                    code = os.waitstatus_to_exitcode(ended[1])
-                    return 128 - code if code < 0 else code, stopped
-            stopped = stopped or said.reached() or limit.reached()
-            if stopped:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(-1, signal.SIGKILL)  # all processes of the simulated site
+    first = os.pidfd_open(pid)
+    while True:
+        select.select([first], [], [], _PERIOD)
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:  # this process is the parent of all orphans
+            if ended[0] == pid:
+                code = os.waitstatus_to_exitcode(ended[1])
+                return 128 - code if code < 0 else code, stopped
+        stopped = stopped or said.reached() or limit.reached()
+        if stopped:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(-1, signal.SIGKILL)  # all processes of the simulated site
 
 
 def _end(begun: Sequence[_Begun]) -> dict[str, Mapping[str, Any]]:

@@ -55,7 +55,8 @@ def test_a_bar_that_begins_later_begins_again_after_its_end(monkeypatch: pytest.
         assert progress.late_far_bar("install", shown) is None
         terminal_of(monkeypatch)
         begun: list[str] = []
-        monkeypatch.setattr(progress, "far_bar", lambda what: begun.append(what) or contextlib.nullcontext())
+        made = progress._tqdm
+        monkeypatch.setattr(progress, "_tqdm", lambda what, total: begun.append(what) or made(what, total))
         tell = progress.late_far_bar("install", shown)
         assert tell is not None
         assert begun == []

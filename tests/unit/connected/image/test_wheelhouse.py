@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from deployer.connected.ground import caches
 from deployer.connected.image.definition import definition as definitions
 from deployer.connected.image.definition import settings
 from deployer.connected.image.definition.definition import Definition
@@ -107,7 +108,7 @@ def build(definition: Definition, sources: Indexes, links: Path, monkeypatch: py
     """Return a build that gets its wheels without pip, whose start takes longer than all the rest."""
 
     def fetch(pins: Sequence[Pin], *_: object) -> None:
-        wheelhouse.folder().mkdir(parents=True, exist_ok=True)
+        caches.WHEELS.folder.mkdir(parents=True, exist_ok=True)
         for pin in pins:
             copy = shutil.copy(links / pin.wheel, definition.folder)
             wheelhouse._keep(Path(copy), pin)
@@ -152,7 +153,7 @@ def test_a_wheel_of_the_cache_with_other_content(build: Build, definition: Defin
     build()
     assert build.said == ["wheels: fetch helper-2.0-py3-none-any.whl"]
     assert kept.read_bytes() == good
-    assert [path.name for path in wheelhouse.folder().iterdir()] == [kept.parent.name]
+    assert [path.name for path in caches.WHEELS.folder.iterdir()] == [kept.parent.name]
 
 
 @pytest.mark.thorough
@@ -165,7 +166,7 @@ def test_pip_fetches_by_digest(definition: Definition, sources: Indexes) -> None
     build.lock.write_text(text.replace(digest, "0" * 64))
     with pytest.raises(DeployerError, match=r"does not match the lock|cannot fetch wheels"):
         build()
-    assert not list(wheelhouse.folder().glob("0*"))
+    assert not list(caches.WHEELS.folder.glob("0*"))
 
 
 @pytest.mark.thorough

@@ -147,7 +147,7 @@ def test_a_record_is_read_again():
 
 @pytest.mark.parametrize("wrong", [{"unit": "m/s"}, {"nodes": 0}, {"ranks": -1}, {"values": []}])
 def test_a_forged_record_is_refused(wrong):
-    record = stamped(measured_runs.SCHEMA, {"runs": [{**run().record(), **wrong}], "left_out": []})
+    record = stamped(measured_runs.SCHEMA, {"runs": [{**run()._asdict(), **wrong}], "left_out": []})
     with pytest.raises(UsageError):
         measured_runs.of_record(Fields(record, "r.json", own=True))
 

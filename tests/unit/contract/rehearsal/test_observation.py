@@ -11,7 +11,7 @@ GOOD = Observation("host", "data.example", 7.5, (CodeFrame("/a/train.py", 3, "ma
 
 
 def line(**changes):
-    return json.dumps(dict(GOOD.record(), **changes)).encode()
+    return json.dumps(dict(GOOD._asdict(), **changes)).encode()
 
 
 def test_a_record_is_read_as_it_was_written():

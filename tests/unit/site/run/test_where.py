@@ -108,7 +108,7 @@ def test_an_edf_has_image_mounts_and_variables_literally(monkeypatch, store, tmp
         "[annotations]",
         'com.hooks.cxi.enabled = "false"',
     ]
-    assert json.loads(json.dumps(place.record()))["binds"] == {"/deployer/host/a": "/opt/mpi", "/scratch": "/scratch"}
+    assert json.loads(json.dumps(place._asdict()))["binds"] == {"/deployer/host/a": "/opt/mpi", "/scratch": "/scratch"}
 
 
 def test_pyxis_has_the_words_of_srun_and_sets_variables_in_the_container(monkeypatch, store, tmp_path):

@@ -1,6 +1,5 @@
 """A rehearsal in a container: what the engine is asked for, and how its answers are read."""
 
-import contextlib
 import io
 import json
 import os
@@ -133,9 +132,7 @@ def test_the_container_has_no_rights_and_no_network_and_is_removed(asked):
 def test_installs_in_the_container_show_their_progress(asked, monkeypatch):
     told = []
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
-    monkeypatch.setattr(
-        progress, "far_bar", lambda what: contextlib.nullcontext(lambda *done: told.append((what, *done)))
-    )
+    monkeypatch.setattr(progress, "late_far_bar", lambda what, _: lambda *done: told.append((what, *done)))
     said = b"installing b.tar\ndeployer-progress:5 70\ndeployer-progress:70 70\nrunning main\n"
     _, lines = asked(FakeApi(frame(2, said) + frame(1, tar(DONE))))
     assert told == [("install", 5, 70), ("install", 70, 70)]
