@@ -13,7 +13,7 @@ import os
 import re
 import stat
 from contextlib import contextmanager, suppress
-from typing import IO, Iterator, List, NoReturn, Optional, Tuple
+from typing import IO, Callable, Iterator, List, NoReturn, Optional, Tuple
 
 from deployer.contract.base.errors import DeployerError, SpaceError, UsageError
 
