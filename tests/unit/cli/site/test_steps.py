@@ -1,7 +1,7 @@
 """The commands that job.sh calls."""
 
-import io
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -18,7 +18,10 @@ def test_one_judge_answers_after_each_step_until_the_last(
     evidence.leave(str(tmp_path), 2, 1, False)
     root = tmp_path / "hosts" / "node00000.root"
     root.write_text("cat: /deployer/canary: No such file or directory\n")
-    asked = io.StringIO("hosts 0 -\nroot 0 -\nprobe 0 TERM\nprobe 0 -\n")
+    reading, writing = os.pipe()
+    os.write(writing, b"hosts 0 -\nroot 0 -\nprobe 0 TERM\nprobe 0 -\n")
+    os.close(writing)
+    asked = os.fdopen(reading)
     monkeypatch.setattr(sys, "stdin", asked)
     assert main(["result", str(tmp_path), "--until", "probe", "--id", "8", "--started", "9"]) == 0
     out, err = capsys.readouterr()
