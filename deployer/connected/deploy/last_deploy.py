@@ -5,6 +5,7 @@ wheels by size, times and inode.
 """
 
 import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -111,7 +112,7 @@ def inputs_of(contents: "Contents", image: Path | None, sites: Sequence[Profile]
         options: further options for the pack.
     """
     made_of = {
-        "program": [deployer.__version__, vendored(), list(_states(_program()))],
+        "program": [deployer.__version__, vendored(), _program()],
         "image": [contents.identity() if contents.identity else "", list(state_of(image)) if image else []],
         "jobs": [job._asdict() for job in contents.jobs],
         "app": list(_app(contents)),
@@ -138,7 +139,8 @@ def _states(paths: Iterable[Path]) -> Iterator[object]:
             yield str(path), list(state_of(path))
 
 
-def _program() -> list[Path]:
-    """Return our own files. In a checkout they change without a new version."""
+@functools.cache
+def _program() -> list[object]:
+    """Return the states of our own files at the first call. In a checkout they change without a new version."""
     below = sorted(Path(deployer.__file__).parent.rglob("*"))
-    return [path for path in below if path.suffix != ".pyc" and path.is_file()]
+    return list(_states(path for path in below if path.suffix != ".pyc" and path.is_file()))
