@@ -5,15 +5,15 @@ wheels by size, times and inode.
 """
 
 import contextlib
+import functools
 import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import deployer
-from deployer.connected.bundle.contents import Contents
 from deployer.connected.bundle.pyz import vendored
 from deployer.connected.ground import xdg
 from deployer.connected.ground.locked_folder import lock
@@ -23,6 +23,9 @@ from deployer.contract.base import json_records, records
 from deployer.contract.base.errors import DeployerError, UsageError
 from deployer.contract.base.json_records import Fields
 from deployer.system import files
+
+if TYPE_CHECKING:
+    from deployer.connected.bundle.contents import Contents
 
 _SCHEMA = "last-deploy"
 _VERSION = 1
@@ -100,7 +103,7 @@ def state_of(path: Path) -> Sequence[int]:
     return [state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_ino] if state else []
 
 
-def inputs_of(contents: Contents, image: Path | None, sites: Sequence[Profile], options: object) -> str:
+def inputs_of(contents: "Contents", image: Path | None, sites: Sequence[Profile], options: object) -> str:
     """Return a digest of everything that a pack reads, including this program.
 
     Args:
@@ -109,7 +112,7 @@ def inputs_of(contents: Contents, image: Path | None, sites: Sequence[Profile], 
         options: further options for the pack.
     """
     made_of = {
-        "program": [deployer.__version__, vendored(), list(_states(_program()))],
+        "program": [deployer.__version__, vendored(), _program()],
         "image": [contents.identity() if contents.identity else "", list(state_of(image)) if image else []],
         "jobs": [job._asdict() for job in contents.jobs],
         "app": list(_app(contents)),
@@ -123,7 +126,7 @@ def inputs_of(contents: Contents, image: Path | None, sites: Sequence[Profile], 
     return hashlib.sha256(json.dumps(made_of, sort_keys=True, default=str).encode()).hexdigest()
 
 
-def _app(contents: Contents) -> Iterator[object]:
+def _app(contents: "Contents") -> Iterator[object]:
     for file in datafolder.app_files(contents.app) if contents.app else ():
         yield file.name, file.mode, hashlib.sha256(b"".join(datafolder.pieces(file))).hexdigest()
 
@@ -136,7 +139,8 @@ def _states(paths: Iterable[Path]) -> Iterator[object]:
             yield str(path), list(state_of(path))
 
 
-def _program() -> list[Path]:
-    """Return our own files. In a checkout they change without a new version."""
+@functools.cache
+def _program() -> list[object]:
+    """Return the states of our own files at the first call. In a checkout they change without a new version."""
     below = sorted(Path(deployer.__file__).parent.rglob("*"))
-    return [path for path in below if path.suffix != ".pyc" and path.is_file()]
+    return list(_states(path for path in below if path.suffix != ".pyc" and path.is_file()))

@@ -51,6 +51,8 @@ _JOIN = (
     "again; or use rootless Docker: docker context use rootless"
 )
 
+#: The version of the API by the engine's address. Docker starts runc and others to tell it, which takes 30 ms.
+_versions: dict[str, str] = {}
 #: Exceptions from the SDK if the engine stops during a call.
 _LOST = (requests.RequestException, urllib3.exceptions.HTTPError, ConnectionError)
 
@@ -65,7 +67,9 @@ def connect() -> docker.DockerClient:
     host = environment["DOCKER_HOST"]
     try:
         _knock(host)
-        client = docker.DockerClient.from_env(environment=environment, timeout=_FIRST_ANSWER)
+        known = _versions.get(host)
+        client = docker.DockerClient.from_env(environment=environment, timeout=_FIRST_ANSWER, version=known)
+        _versions[host] = client.api.api_version
         with contextlib.ExitStack() as cleanup:
             cleanup.callback(client.close)
             client.ping()

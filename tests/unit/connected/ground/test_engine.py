@@ -195,6 +195,19 @@ def test_the_engine_is_that_of_dockers_own_command(
     assert engine.address() == expected["DOCKER_HOST"]
 
 
+def test_an_engine_is_asked_for_its_version_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each engine has its own."""
+    client = MagicMock()
+    client.api.api_version = "1.41"
+    made = MagicMock(return_value=client)
+    monkeypatch.setattr(engine, "_versions", {})
+    monkeypatch.setattr(engine.docker.DockerClient, "from_env", made)
+    for host in ("tcp://a:1", "tcp://a:1", "tcp://b:1"):
+        monkeypatch.setenv("DOCKER_HOST", host)
+        engine.connect()
+    assert [call.kwargs["version"] for call in made.call_args_list] == [None, "1.41", None]
+
+
 def test_an_unknown_context_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DOCKER_HOST", raising=False)
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
