@@ -21,12 +21,12 @@ def test_one_judge_answers_after_each_step_until_the_last(
     reading, writing = os.pipe()
     os.write(writing, b"hosts 0 -\nroot 0 -\nprobe 0 TERM\nprobe 0 -\n")
     os.close(writing)
-    asked = os.fdopen(reading)
-    monkeypatch.setattr(sys, "stdin", asked)
-    assert main(["result", str(tmp_path), "--until", "probe", "--id", "8", "--started", "9"]) == 0
+    with os.fdopen(reading) as asked:
+        monkeypatch.setattr(sys, "stdin", asked)
+        assert main(["result", str(tmp_path), "--until", "probe", "--id", "8", "--started", "9"]) == 0
+        assert asked.read() == "probe 0 -\n"  # it has ended
     out, err = capsys.readouterr()
     assert out == "3\n3\n143\n"
-    assert asked.read() == "probe 0 -\n"  # it has ended
     assert err.count("runtime.root") >= 3
     assert json.loads((tmp_path / "result.json").read_text())["job_id"] == "8"
     root.write_text(CANARY_TEXT)
