@@ -49,7 +49,7 @@ def choose_option(resolved: ResolvedRun) -> Chosen:
         need = need._replace(objections={**dict.fromkeys(squash.NAMES, objection), **need.objections})
     against = vetoes(plan, installed)
     try:
-        choice = choose(plan, layout.nodes, against, need, request.staging, request.runtime)
+        choice = choose(plan, layout.nodes, against, need, request.staging, request.runtime, layout.ranks)
     except Refused as refused:
         if request.staging or resolved.mounts or files.is_file(squash.path(installed.folder)):
             raise
