@@ -127,19 +127,24 @@ def _rows(args: argparse.Namespace, lab: Lab | None, counts: list[int]) -> None:
             wanted = not args.ways or any(part in way.name for part in args.ways.split(";"))
             if not wanted or not (lab or shutil.which(_PROGRAMS[way.runtime])):
                 continue
+            title = f"{workload:<10} {way.name:<29}"
             config = {"way": way._asdict(), "program": _WORKLOADS[workload], "memory": MEMORY}
-            calls = _on_nodes(args, lab, 1, {**config, "ranks": 2, "mode": "calls"})[0]["calls"]
-            for nodes in counts:
-                for ranks in map(int, args.ranks.split(",")):
-                    own = {**config, "ranks": ranks}
-                    cells = _cells(
-                        *(_on_nodes(args, lab, nodes, {**own, "mode": each}) for each in ("time", "requests"))
-                    )
-                    told = ", ".join(map(str, calls or "?"))
-                    row = (
-                        f"{workload:<10} {way.name:<29} {nodes:>5} {ranks:>5} {cells} {told}  {os.getloadavg()[0]:.0f}"
-                    )
-                    print(row, flush=True)
+            try:
+                for row in _rows_of(args, lab, counts, config):
+                    print(title, row, flush=True)
+            except ChildProcessError as error:
+                print(f"{title} failed: {error}", flush=True)
+
+
+def _rows_of(args: argparse.Namespace, lab: Lab | None, counts: list[int], config: dict[str, Any]) -> Iterator[str]:
+    """Yield the rows of a way, without its name."""
+    calls = _on_nodes(args, lab, 1, {**config, "ranks": 2, "mode": "calls"})[0]["calls"]
+    told = ", ".join(map(str, calls or "?"))
+    for nodes in counts:
+        for ranks in map(int, args.ranks.split(",")):
+            own = {**config, "ranks": ranks}
+            cells = _cells(*(_on_nodes(args, lab, nodes, {**own, "mode": each}) for each in ("time", "requests")))
+            yield f"{nodes:>5} {ranks:>5} {cells} {told}  {os.getloadavg()[0]:.0f}"
 
 
 def _cells(timed: list[dict[str, Any]], asked: list[dict[str, Any]]) -> str:
@@ -169,7 +174,7 @@ def _on_nodes(args: argparse.Namespace, lab: Lab | None, nodes: int, config: dic
     outputs = [process.communicate()[0] for process in started]
     results = [json.loads(line) for output in outputs for line in output.splitlines() if line.startswith("{")]
     if len(results) != nodes:
-        sys.exit(f"bench: error: {len(results)} of {nodes} nodes answered: {config}")
+        raise ChildProcessError(f"{len(results)} of {nodes} nodes answered")
     for each in results:
         each["per_rank"] = each.get("used", 0) / config["ranks"]
     return results

@@ -37,7 +37,7 @@ export HOME=$0 XDG_RUNTIME_DIR=$0 CONTAINERS_STORAGE_CONF=$0/storage.conf
 export _CONTAINERS_USERNS_CONFIGURED=done _CONTAINERS_ROOTLESS_UID=$(id -u) _CONTAINERS_ROOTLESS_GID=$(id -g)
 exec unshare --user --map-root-user --mount podman --log-level=error --root=$0/root --runroot=$0/runroot \
     --tmpdir=$0/tmp --cgroup-manager=cgroupfs --events-backend=none run --rm --interactive --pull=never --read-only \
-    --network=host --pid=host --ipc=host --log-driver=passthrough --no-hosts --dns=none \
+    --network=host --pid=host --log-driver=passthrough --no-hosts --dns=none \
     --security-opt=seccomp=unconfined --read-only-tmpfs=false --tmpfs=/run:notmpcopyup \
     --volume=/tmp:/tmp --rootfs "$@" """
 
