@@ -191,6 +191,23 @@ def test_a_squashfs_image_by_the_kit_s_tool_is_mounted_once_a_node_and_outlives_
     assert bare(clean), left(clean)
 
 
+@pytest.mark.needs("squashfs")
+def test_small_nodes_mount_a_squashfs_file_that_is_made_for_them_where_it_is_installed(clean: Site) -> None:
+    """Two nodes are many, and have no memory for the image."""
+    clean.alice(f"rm -f {WORKSPACE}/images/*/image.sqfs")
+    clean.alice(rf"sed -i 's/\"max_nodes\": *4/\"max_nodes\":1/' {WORKSPACE}/images/*/plans/lab.json")
+    small = ("--plan", "lab", "--nodes", "2", "--ranks-per-node", "1", "--memory", "7999")
+    result = clean.run(*small, "--", "python3", "-c", CODE, bundle=NAME)
+    assert (result["variant"], result["exit_code"], result["findings"]) == ("charliecloud-mounted", 0, [])
+    log = clean.tool("logs")
+    assert log.count("root on fuse") == 2
+    assert log.count("True /") == 2
+    assert bare(clean), left(clean)
+    assert cancelled(clean, small)["exit_code"] == 143
+    assert bare(clean), left(clean)
+    assert clean.alice(f"ls {WORKSPACE}/images/*/image.sqfs").strip()
+
+
 def test_a_node_without_room_ends_the_job_before_the_payload(clean: Site) -> None:
     clean.lab.sh("cn2", "root", "mount -o remount,size=20m /dev/shm").check("make it small")
     result = clean.run(*STAGED, "--", "python3", "-c", "print('trained')", bundle=NAME, code=1)

@@ -85,6 +85,7 @@ time.sleep(600)
 """
 MORE_JOBS = """
   goodbye: {command: [python3, /mnt/goodbye.py], nodes: 1, ranks_per_node: 1, threads: 1, time: "00:05:00"}
+  here: {command: [pwd], nodes: 1, ranks_per_node: 1, threads: 1, time: "00:05:00"}
   anything: {command: [env], nodes: 1, ranks_per_node: 1, threads: 1, time: "00:05:00"}
 """
 
@@ -168,6 +169,8 @@ def test_open_mpi_starts_by_pmix_and_by_its_own_launcher(udocker: Site, plan: st
 
 def test_an_image_in_the_nodes_memory_with_its_engine_leaves_nothing_behind(udocker: Site) -> None:
     with nothing_left(udocker.lab):
+        udocker.tool("run", NAME, "here", "--plan", ALONE, "--staging", "memory", "--wait")
+        assert "/deployer/job\n" in udocker.tool("logs")
         result = job(udocker, "--staging", "memory")
     assert (result["variant"], result["world_size"], result["exit_code"]) == ("udocker-memory", 2, 0)
     assert result["findings"] == []

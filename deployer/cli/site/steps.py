@@ -76,6 +76,7 @@ def add_parsers(subparsers: Any) -> None:
     for name in ("abi", "stubs", "once"):
         parser.add_argument("--" + name)
     common.flag(parser, "--relay", "nodes send the file on to each other")
+    common.flag(parser, "--in-place", "mount the file where it is")
     parser.add_argument("--kit", default="")
     parser.add_argument("--home", help="remove this folder at the end")
     _add_keep(parser)

@@ -51,6 +51,10 @@ class StagingNeed(NamedTuple):
 
 _NOTHING = StagingNeed({})
 
+#: With more ranks, the folder on the shared file system comes last even on few nodes: each further rank that imports
+#: PyTorch makes 20,000 calls there, and opens 1,300 files (docs/evidence/benchmarks.md).
+FEW_RANKS = 32
+
 
 def explained(plan: Plan) -> List[str]:
     """Describe what ranks would use: MPI, the runtimes in order, and what any of them prevents."""
@@ -64,6 +68,7 @@ def choose(
     need: StagingNeed = _NOTHING,
     staging: Optional[str] = None,
     runtime: Optional[str] = None,
+    ranks: int = 1,
 ) -> Choice:
     """Return the start option of ``plan`` to use on ``nodes`` nodes.
 
@@ -73,6 +78,7 @@ def choose(
         need: what one node must hold.
         staging: the user's choice; it overrides a start option's limit on the number of nodes.
         runtime: the user's choice; None selects among the containers.
+        ranks: the ranks on all nodes.
 
     Raises:
         Refused: no start option is left; the message lists the reason against each.
@@ -84,6 +90,8 @@ def choose(
     without_option = [name for name in plan.against if name not in tried and runtime in (None, name)]
     against = [f"{name} ({plan.against[name]})" for name in without_option]
     offered = [option for option in among if staging in (None, option.staging)]
+    if ranks > FEW_RANKS:
+        offered.sort(key=lambda option: (tried.index(option.runtime), option.max_nodes is not None))
     for place, option in enumerate(offered):
         objection = _objection(option, plan, nodes, vetoes, need, staging)
         if objection is None:

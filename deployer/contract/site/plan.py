@@ -123,11 +123,14 @@ class HostMpi(NamedTuple):
 
 #: Where the image is while ranks run. NOT_STAGED: where it was installed. The others are created once per node before
 #: ranks start and removed afterwards: in the node's memory, on its disk, or as a compressed file mounted from memory.
+#: MOUNTED: the compressed file is mounted on each node too, but stays where it was installed, and needs no memory.
 NOT_STAGED = "folder"
 MEMORY = "memory"
 DISK = "disk"
 SQUASHFS = "squashfs"
-STAGINGS = (NOT_STAGED, MEMORY, DISK, SQUASHFS)
+MOUNTED = "mounted"
+PACKED = (SQUASHFS, MOUNTED)
+STAGINGS = (NOT_STAGED, MEMORY, DISK, *PACKED)
 #: Another form of the image: a SIF file that contains its SquashFS file. It can be started with or without staging.
 SIF = "sif"
 

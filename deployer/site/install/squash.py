@@ -31,7 +31,7 @@ from deployer.system import files, process
 
 IMAGE = "image.sqfs"
 #: The names of an image's files by form. The SIF file is a copy with a header, for sites that start nothing else.
-NAMES = {plans.SQUASHFS: IMAGE, plans.SIF: "image.sif"}
+NAMES = {plans.SQUASHFS: IMAGE, plans.MOUNTED: IMAGE, plans.SIF: "image.sif"}
 PROGRAM = "mksquashfs"
 SITE, KIT = "site", "kit"
 

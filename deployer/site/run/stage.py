@@ -86,6 +86,7 @@ class StageRequest(NamedTuple):
         library: the plan's MPI on the host, or None.
         keep: the beginning of the image's archives and the paths in the home that are kept there; empty: none.
         once: the program that mounts the staged file for each rank, unless it can be mounted once; None: other ways.
+        in_place: whether ``source`` is mounted where it is, without a copy.
     """
 
     image: str
@@ -105,6 +106,7 @@ class StageRequest(NamedTuple):
     library: Optional[str] = None
     keep: Sequence[str] = ()
     once: Optional[str] = None
+    in_place: bool = False
 
     @property
     def packed(self) -> bool:
@@ -141,7 +143,7 @@ def need(installed: InstalledImage, manifest: Manifest, ranks_mb: int) -> Stagin
     for form in squash.NAMES:
         packed = squash.path(installed.folder, form)
         if files.is_file(packed):
-            sizes[form] = _mib(os.path.getsize(packed) + engine)  # at most
+            sizes[form] = _mib((form != plans.MOUNTED and os.path.getsize(packed)) + engine)  # at most
         else:
             objections[form] = squash.absent(installed, form)
     return StagingNeed(sizes, ranks_mb, objections)
@@ -202,7 +204,7 @@ def _hold(request: StageRequest) -> None:
             until = time.time() + payload_monitor.GRACE
             while users(request.into, root) and time.time() < until:
                 time.sleep(0.1)
-            if request.packed and not os.path.ismount(os.path.join(request.into, ROOTFS)):
+            if request.packed and not request.in_place and not os.path.ismount(os.path.join(request.into, ROOTFS)):
                 end_readers(os.path.join(request.into, os.path.basename(request.source)), root)
             _publish(request, received)
 
@@ -460,14 +462,16 @@ def _fill(request: StageRequest, received: List[ReceivedImage]) -> Iterator[None
 
 
 def _fill_packed(request: StageRequest, received: List[ReceivedImage]) -> Iterator[None]:
-    """Copy the SquashFS file, so that it stays if the original is removed. Otherwise as ``_fill``."""
+    """Copy the SquashFS file, so that it stays if the original is removed, or link to it. Otherwise as ``_fill``."""
     target = os.path.join(request.into, os.path.basename(request.source))
-    whole = os.path.getsize(request.source)
+    whole = 0 if request.in_place else os.path.getsize(request.source)
     size = whole + os.path.getsize(request.tool) + (kit.ROOM if request.kit else 0)
     _check_room(_place(request), size, 2)
     yield
     links = _links(request, size)
-    if links:
+    if request.in_place:
+        os.symlink(request.source, target)
+    elif links:
         with _arriving(request, links, relay.pieces([(0, whole)]), received):
             pass
         os.rename(_arrived(request), target)

@@ -9,7 +9,7 @@ from deployer.connected.site_profile.plan import mounts_squashfs, needs_namespac
 from deployer.contract.base import version as versions
 from deployer.contract.rules.findings import ERROR, NOTE, Finding
 from deployer.contract.site import runtime_table
-from deployer.contract.site.plan import INSIDE, NATIVE, OPENMPI, SQUASHFS, StartOption
+from deployer.contract.site.plan import INSIDE, NATIVE, OPENMPI, PACKED, StartOption
 
 #: The first version whose --no-mount supports ``bind-paths``.
 _WITHOUT_BIND_PATHS = {"apptainer": "1.2", "singularity": "3.11"}
@@ -108,7 +108,7 @@ def _against(case: Case, option: StartOption) -> Iterator[Finding]:
         if code in _REMEDIES:
             text = f"{option.runtime} on the nodes of {case.plan.partition}: {reason}"
             yield Finding(code, ERROR, option.name, text, _remedy(code, option.runtime, reason))
-    mounts = mounts_squashfs(has, option.runtime) if option.staging == SQUASHFS else True
+    mounts = mounts_squashfs(has, option.runtime) if option.staging in PACKED else True
     namespaces = has.user_namespaces is not None or not needs_namespaces(has, option.runtime)
     needs = {"user namespaces": not namespaces, "a way to mount SquashFS files": mounts is None}
     for what in (what for what, is_unknown in needs.items() if is_unknown):

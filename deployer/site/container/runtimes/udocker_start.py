@@ -81,7 +81,7 @@ class StartArguments:
 def udocker_argv(start: StartArguments, user: str) -> "List[str]":
     """Return the words of ``udocker run``, without the command's arguments, which udocker need not parse."""
     words = ["udocker", "--allow-root", "--quiet", "run", "--nobanner", "--nosysdirs", "--location=" + start.rootfs]
-    words += ["--user=" + user, "--workdir=" + start.folder]
+    words += ["--user=" + user, "--workdir=" + ("/" if is_bound(start) else start.folder)]
     words += ["--env=PATH=" + start.environment.get("PATH", "")]
     # For a mapped file, the kernel reports the host path (/proc/PID/maps), so the image's host paths must exist inside.
     own = (start.rootfs, os.path.dirname(HERE))
@@ -89,6 +89,15 @@ def udocker_argv(start: StartArguments, user: str) -> "List[str]":
     words += ["--volume=" + bind for bind in start.binds]
     # With --location, udocker drops the first word, normally the name of an image.
     return [*words, "-", start.command[0]]
+
+
+def is_bound(start: StartArguments) -> bool:
+    """Return whether the working folder is the target of a bind. udocker would look up each part of the source twice.
+
+    udocker searches for a relative command in the working folder.
+    """
+    sources = [bind.partition(":")[0] for bind in start.binds if bind.partition(":")[2] == start.folder]
+    return start.command[0].startswith("/") and any(map(os.path.isdir, sources))
 
 
 def udocker_environment(temporary: str) -> "Dict[str, str]":
@@ -122,6 +131,7 @@ def become(start: StartArguments, temporary: str) -> int:
     def call(argv: "List[str]", **_: "Any") -> "NoReturn":
         for number in (signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(number, signal.SIG_DFL)
+        argv[argv.index("-w") + 1] = start.folder
         os.execve(argv[0], argv + start.command[1:], environment)
 
     udocker.engine.proot.subprocess = types.SimpleNamespace(call=call)

@@ -42,6 +42,7 @@ _DOES: Dict[str, str] = {
     plans.MEMORY: "unpacks the bundle into its memory",
     plans.DISK: "unpacks the bundle onto its local disk",
     plans.SQUASHFS: "copies the SquashFS image into its memory",
+    plans.MOUNTED: "uses the SquashFS image where it is installed",
 }
 
 
@@ -75,7 +76,7 @@ class StagedImage(NamedTuple):
     @property
     def packed(self) -> bool:
         """Return whether nodes get the image as one file without unpacking it."""
-        return self.kind == plans.SQUASHFS
+        return self.kind in plans.PACKED
 
 
 def moved(staging: StagedImage, container: Container) -> Container:
@@ -154,10 +155,11 @@ def step(
         raise UsageError(f"an image cannot be staged as {staging.kind!r}", "known: " + ", ".join(_DOES))
     inside = moved(staging, container)
     words = runtime.into_mounted(inside, STAGE) if staging.held else runtime.options(inside)
-    what: List[Tuple[str, Text]] = [("--image", staging.image), ("--source", staging.source)]
+    what: List[Tuple[Text, ...]] = [("--image", staging.image), ("--source", staging.source)]
     what += [("--abi", staging.abi)] if staging.abi else []
     what += [("--kit", staging.kit)] if staging.kit else []
     what += [("--once", runtime.program)] if staging.packed and not staging.held else []
+    what += [("--in-place",)] if staging.kind == plans.MOUNTED else []
     what += [("--mount-point", path) for path in staging.mounts]
     what += [("--home", Word(OWN))] if needs_home(container) else []
     what += [("--stubs", bind.source) for bind in container.binds if bind.target == hostfiles.FOLDER]

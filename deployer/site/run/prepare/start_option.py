@@ -3,11 +3,11 @@
 import os
 from typing import Dict, NamedTuple, Optional
 
-from deployer.contract.base.errors import Refused, UsageError
+from deployer.contract.base.errors import DeployerError, Refused, UsageError
 from deployer.contract.bundle.image_launcher import ImageLauncher
 from deployer.contract.rules import findings, hostfiles
 from deployer.contract.site.choose import Obstacle, choose
-from deployer.contract.site.plan import MEMORY, NOT_STAGED, SIF, SQUASHFS, Plan, StartOption
+from deployer.contract.site.plan import MEMORY, NOT_STAGED, PACKED, SIF, Plan, StartOption
 from deployer.site.container import runtime_check
 from deployer.site.container.runtimes import RUNTIMES
 from deployer.site.container.runtimes.interface import Runtime
@@ -18,7 +18,7 @@ from deployer.site.run.launchers import LAUNCHERS
 from deployer.site.run.launchers.interface import Launcher
 from deployer.site.run.prepare.resolve import ResolvedRun
 from deployer.site.storage.store import InstalledImage
-from deployer.system import elf, files
+from deployer.system import elf, files, terminal, workers
 
 
 class Chosen(NamedTuple):
@@ -36,15 +36,31 @@ class Chosen(NamedTuple):
 
 
 def choose_option(resolved: ResolvedRun) -> Chosen:
-    """Choose among the plan's start options, and refuse what cannot start on this site now."""
+    """Choose among the plan's start options, and refuse what cannot start on this site now.
+
+    If only a SquashFS file of the image is missing, it is made.
+    """
     store, request, installed = resolved.store, resolved.request, resolved.installed
     plan, layout = resolved.settled.plan, resolved.settled.layout
     need = stage.need(installed, resolved.manifest, layout.ranks_per_node * (layout.memory_mb or 0))
     if resolved.mounts:
         reason = "its mount points for {} cannot be made in it".format(", ".join(resolved.mounts))
         objection = Obstacle(reason, "pack it again with --mount-point for each")
-        need = need._replace(objections={SQUASHFS: objection, SIF: objection, **need.objections})
-    choice = choose(plan, layout.nodes, vetoes(plan, installed), need, request.staging, request.runtime)
+        need = need._replace(objections={**dict.fromkeys(squash.NAMES, objection), **need.objections})
+    against = vetoes(plan, installed)
+    try:
+        choice = choose(plan, layout.nodes, against, need, request.staging, request.runtime, layout.ranks)
+    except Refused as refused:
+        if request.staging or resolved.mounts or files.is_file(squash.path(installed.folder)):
+            raise
+        others = {form: each for form, each in need.objections.items() if form not in PACKED}
+        try:
+            choose(plan, layout.nodes, against, need._replace(objections=others), None, request.runtime)
+            terminal.tell("no other way to stage the image fits: making its SquashFS file")
+            squash.make(installed, min(workers.cores(), workers.MOST))
+        except DeployerError:
+            raise refused from None
+        return choose_option(resolved)
     _check_drift(plan)
     if not files.is_file(store.tool):
         raise UsageError(f"there is no {store.tool}", "the job needs it on the nodes: copy deployer.pyz there")
@@ -63,7 +79,7 @@ def _staging(resolved: ResolvedRun, option: StartOption, size_mb: int) -> Option
     if option.staging == NOT_STAGED or option.place is None:
         return None
     installed, layout = resolved.installed, resolved.settled.layout
-    packed = option.staging == SQUASHFS
+    packed = option.staging in PACKED
     source = squash.path(installed.folder, option.form) if packed else installed.bundle
     runtime = RUNTIMES[option.runtime]
     # What other nodes send is in memory beside the unpacked image until the ranks start.

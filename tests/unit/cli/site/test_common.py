@@ -271,7 +271,7 @@ def test_a_command_of_the_site_is_explained_on_the_laptop(capsys: pytest.Capture
         ),
         (
             ["run", "hello", "--staging", "squash"],
-            "--staging: 'squash' is not one of: folder, memory, disk, squashfs, perhaps you meant 'squashfs'",
+            "--staging: 'squash' is not one of: folder, memory, disk, squashfs, mounted, perhaps you meant 'squashfs'",
             "see: deployer.pyz run --help",
         ),
     ],

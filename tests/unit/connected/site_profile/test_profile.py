@@ -250,6 +250,7 @@ def test_the_kits_ch_run_comes_after_the_sites_and_before_udocker(
         "folder",
         "memory",
         "squashfs",
+        "mounted",
     }
 
 

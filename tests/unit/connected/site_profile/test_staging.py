@@ -55,5 +55,6 @@ def test_the_plan_for_the_lab_has_all() -> None:
         ("charliecloud-folder", None, FEW_NODES),
         ("charliecloud-memory", "/dev/shm", None),
         ("charliecloud-squashfs", "/dev/shm", None),  # users can mount there
+        ("charliecloud-mounted", "/dev/shm", None),
         ("native-folder", None, None),
     ]

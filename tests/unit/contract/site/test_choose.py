@@ -3,7 +3,7 @@
 import pytest
 
 from deployer.contract.base.errors import Refused
-from deployer.contract.site.choose import Obstacle, StagingNeed, choose
+from deployer.contract.site.choose import FEW_RANKS, Obstacle, StagingNeed, choose
 from deployer.contract.site.plan import NodeShape, Plan, StartOption
 
 SMALL = StartOption("charliecloud-folder", "charliecloud", "folder", "srun", "pmi2", 4)
@@ -45,6 +45,16 @@ def test_the_first_that_fits_is_taken():
     choice = choose(plan(SMALL, LARGE), 4, {})
     assert choice.start_option == SMALL
     assert choice.reason == "first in the plan for 4 nodes that lab can use"
+
+
+def test_many_ranks_on_few_nodes_read_the_folder_only_if_nothing_else_fits():
+    both = plan(SMALL, LARGE, OTHER)
+    assert choose(both, 2, {}, ranks=FEW_RANKS).start_option == SMALL
+    assert choose(both, 2, {}, ranks=FEW_RANKS + 1).start_option == LARGE
+    assert choose(both, 2, {}, need(5000), ranks=99).start_option == SMALL
+    assert choose(both, 2, {}, need(5000), ranks=99).reason.startswith("first in the plan for 2 nodes")
+    assert choose(both, 5, {}, need(5000), ranks=99).start_option == OTHER
+    assert choose(both, 2, {}, staging="folder", ranks=99).start_option == SMALL
 
 
 def test_node_count_and_site_veto():
@@ -144,6 +154,14 @@ def test_what_to_do_is_the_hint_and_not_hidden_between_the_reasons():
         "charliecloud-disk (its bundle is not there)"
     )
     assert error.value.hint == "use it on more nodes all the same: --staging folder; or install it again with --keep"
+
+
+def test_a_file_mounted_in_place_needs_room_for_the_ranks_alone():
+    mounted = LARGE._replace(name="charliecloud-mounted", staging="mounted")
+    sizes = StagingNeed({"memory": 9000, "mounted": 0}, 3999)
+    assert choose(plan(SMALL, LARGE, mounted), 32, {}, sizes).start_option == mounted
+    with pytest.raises(Refused, match=r"0 MiB for the image \+ 4001 MiB for the ranks"):
+        choose(plan(SMALL, LARGE, mounted), 32, {}, sizes._replace(ranks_mb=4001))
 
 
 def test_a_missing_sif_file_is_an_objection_where_it_is_staged():

@@ -42,7 +42,8 @@ class UMain(object):
         with open(root + "/../udocker", "w") as out:
             out.write("\\n".join(self.argv + sorted(name + "=" + os.environ[name] for name in os.environ)))
         engine = os.environ["UDOCKER_USE_PROOT_EXECUTABLE"]
-        return proot.subprocess.call([engine, root, self.argv[-1]], shell=False, env=None)
+        [folder] = [word[len("--workdir="):] for word in self.argv if word.startswith("--workdir=")]
+        return proot.subprocess.call([engine, root, "-w", folder, self.argv[-1]], shell=False, env=None)
 """
 #: On a node that has neither.
 CURL = """\
@@ -77,7 +78,7 @@ WHEEL = wheel(
     name="udocker",
     version="1.3.17",
 )
-PROOT = b"#!/bin/sh\ncd $1\nshift\nexec $@\n".replace(b"$@", b'"$@"')
+PROOT = b"#!/bin/sh\ncd $1\necho $3 >../folder\nshift 3\nexec $@\n".replace(b"$@", b'"$@"')
 KIT = [("deployer/kit/" + file_name("udocker", "1.3.17"), WHEEL), ("deployer/kit/proot", PROOT)]
 
 
@@ -194,6 +195,18 @@ def test_environment_is_exactly_what_is_given_and_passed(image):
     assert words[:4] == ["udocker", "--allow-root", "--quiet", "run"]
     assert {"--volume=/tmp:/data", "--workdir=/w", "--nosysdirs", "UDOCKER_DIR=" + image.engine} <= set(words)
     assert not any(word.startswith(("SECRET", "SLURM")) for word in words)
+
+
+@pytest.mark.parametrize(
+    ("command", "source", "asked"), [("/bin/true", "/tmp", "/"), ("true", "/tmp", "/w"), ("/bin/true", "/none", "/w")]
+)
+def test_udocker_does_not_look_up_a_working_folder_that_is_bound(image, command, source, asked):
+    """Each name in the path of the job's folder would be asked twice of the shared file system, by each rank."""
+    assert ended(start(image, command, options=[f"--bind={source}:/w", "--cd=/w"])) == (0, "")
+    with open(image.layers[0] + "/udocker") as stream:
+        assert "--workdir=" + asked in stream.read().splitlines()
+    with open(image.layers[0] + "/folder") as stream:
+        assert stream.read() == "/w\n"
 
 
 def test_what_proot_obeys_comes_from_a_plan_alone(image):

@@ -1371,6 +1371,45 @@ def test_a_bind_to_another_image_s_mount_point_is_made_on_the_nodes_too(tmp_path
         run.prepare(store, asked)
 
 
+def of_small_nodes(tmp_path, sizes):
+    """Return a store with a plan for up to 4 nodes from the folder; ``sizes``: room for an image, by its staging."""
+    option = StartOption("charliecloud-folder", "charliecloud", "folder", "srun", "pmi2", 4)
+    staged = [
+        option._replace(name=kind, staging=kind, max_nodes=None, place="/dev/shm", room_mb=room)
+        for kind, room in sizes.items()
+    ]
+    store = made.store(tmp_path / "root", plan=made.PLAN._replace(start_options=[option, *staged]))
+    os.makedirs(store.bundles)
+    Path(store.bundle(store.find("hello").receipt)).touch()
+    return store
+
+
+@pytest.mark.parametrize(("room", "expected"), [(0, "mounted"), (9, "squashfs")])
+def test_many_small_nodes_get_the_image_as_a_squashfs_file_made_for_them(tmp_path, programs, capsys, room, expected):
+    store = of_small_nodes(tmp_path, {"memory": 0, "squashfs": room, "mounted": 0})
+    request = REQUEST._replace(nodes=32)
+    assert result.launch(run.prepare(store, request)).start_option == expected
+    assert os.path.getsize(os.path.join(store.images, "aaaa/image.sqfs"))
+    assert "making its SquashFS file" in capsys.readouterr().err
+    folder = run.prepare(store, request)
+    assert ("    --in-place" in run.show_script(folder)) is (expected == "mounted")
+    assert "SquashFS" not in capsys.readouterr().err  # it exists
+
+
+def test_no_file_is_made_if_that_would_not_help(tmp_path, programs):
+    store = of_small_nodes(tmp_path, {"memory": 0})
+    with pytest.raises(Refused, match=r"folder \(meant for at most 4 nodes\), memory \(the image takes"):
+        run.prepare(store, REQUEST._replace(nodes=32))
+    assert "image.sqfs" not in os.listdir(os.path.join(store.images, "aaaa"))
+
+
+def test_the_first_refusal_counts_if_the_file_cannot_be_made(tmp_path, programs):
+    store = of_small_nodes(tmp_path, {"mounted": 0})
+    made.program(programs, "mksquashfs", "echo broken >&2; exit 1")
+    with pytest.raises(Refused, match=r"mounted \(it has no SquashFS file\)$"):
+        run.prepare(store, REQUEST._replace(nodes=32))
+
+
 LINKED = [made.JOBS[0]._replace(links={"~/.x/y": "app/y", "data": "app"}, workdir="/deployer/job/run/here")]
 
 

@@ -385,7 +385,7 @@ def test_what_is_needed_is_counted_without_data(job):
     manifest = job.image.manifest()
     need = stage.need(job.image, manifest, 500)
     assert (need.sizes, need.ranks_mb) == ({"memory": 1, "disk": 1}, 500)
-    assert sorted(need.objections) == ["sif", "squashfs"]
+    assert sorted(need.objections) == ["mounted", "sif", "squashfs"]
     assert "no SquashFS file" in need.objections["squashfs"].reason
     receipt = job.image.receipt._replace(bytes=100 * 2**20 + 5000, files=1024)
     counted = stage.need(job.image._replace(receipt=receipt), manifest, 0)
@@ -393,7 +393,7 @@ def test_what_is_needed_is_counted_without_data(job):
     os.unlink(job.bundle)
     Path(squash.path(job.image.folder)).write_bytes(b"x" * (2**20 + 1))
     need = stage.need(job.image, manifest, 0)
-    assert need.sizes["squashfs"] == 2
+    assert (need.sizes["squashfs"], need.sizes["mounted"]) == (2, 0)
     assert sorted(need.objections) == ["disk", "memory", "sif"]
     assert "--keep" in need.objections["memory"].remedy
 
@@ -482,6 +482,23 @@ def test_a_squashfs_file_is_taken_to_the_node_and_held_mounted(job, tmp_path):
     assert answer(process) == (0, "")
     assert end(process) == (0, "")
     assert not os.path.exists("/proc/%d" % number)
+    assert job.left() == []
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("short_grace")
+def test_a_squashfs_file_in_place_is_not_copied_and_its_other_readers_live(job, tmp_path):
+    squashed = tmp_path / "image.sqfs"
+    squashed.write_bytes(b"compressed")
+    with squashed.open() as opened, subprocess.Popen(["sleep", "60"], stdin=opened) as reader:  # of another job
+        mount = ["sh", "-c", 'shift; exec "$@"', "sh", str(job.into / "image.sqfs")]
+        process = job.start(source=squashed, mount=mount, more=["--in-place"])
+        assert answer(process) == (0, "")
+        assert os.readlink(str(job.into / "image.sqfs")) == str(squashed)
+        assert end(process) == (0, "")
+        assert reader.poll() is None
+        reader.kill()
+    assert squashed.read_bytes() == b"compressed"
     assert job.left() == []
 
 

@@ -504,7 +504,7 @@ STAGED = [(known.name, staging) for known in TABLE if not known.refusal for stag
 def test_each_runtime_renders_the_stagings_of_its_row(name, staging):
     option = made.START_OPTION._replace(runtime=name, staging=staging)
     runtime = RUNTIMES[name]
-    held = staging == plan.SQUASHFS and not runtime.known.mounts
+    held = staging in plan.PACKED and not runtime.known.mounts
     text = script.render(
         inputs(runtime=runtime, start_option=option, staging=STAGING._replace(kind=staging, held=held))
     )
