@@ -25,9 +25,9 @@ trap 'stopped=TERM' TERM
 # result STEP EXIT: check the evidence of the steps so far and write result.json; true if the job may continue.
 result() {
     local code
-    if (($# == 2)) && [ "$1" != payload ] && kill -0 "$judge_PID" 2>/dev/null; then
+    if { (($# == 2)) || [ "$3" = --reason ]; } && [ "$1" != payload ] && kill -0 "$judge_PID" 2>/dev/null; then
         trap '' PIPE  # a judge that has just ended does not end this script
-        { echo "$1 $2 ${stopped:--}" >&"${judge[1]}" &&
+        { echo "$1 $2 ${stopped:--} ${4-}" >&"${judge[1]}" &&
             read -r -t 300 code <&"${judge[0]}"; } 2>/dev/null || code=
         trap - PIPE
         [ -z "$code" ] || return "$code"
