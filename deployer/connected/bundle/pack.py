@@ -448,12 +448,14 @@ def _write_sbom(writer: BundleWriter, contents: Contents, layer: KnownLayer) -> 
     words = [contents.name, contents.version, sorted(contents.data), sorted(contents.carried), inputs]
     made_of = hashlib.sha256(json.dumps(words).encode())
     if list(layer.sbom[:1]) != [made_of.hexdigest()]:
-        from deployer.connected.bundle import kit
         from deployer.connected.bundle.about import sbom
 
         carried = sorted(contents.carried.items())
         packages = [sbom.of_wheel(path, name) for name, path in carried if name.endswith(".whl")]
-        packages += kit.packages(writer.contents())
+        if any(name.startswith(manifests.KIT_PREFIX) for name in contents.carried):
+            from deployer.connected.bundle import kit
+
+            packages += kit.packages(writer.contents())
         listed = known_layers.inventory(layer)
         lines = sbom.make(contents.name, contents.version, listed, packages, contents.data)
         layer = layer._replace(sbom=[made_of.hexdigest(), *(line.decode() for line in lines)])
