@@ -15,7 +15,6 @@ from deployer.connected.image.definition.definition import load
 from deployer.connected.image.wheelhouse.wheelhouse import Mode
 from deployer.connected.transfer.published import profile_of
 from deployer.contract.base.errors import Refused, UsageError
-from deployer.contract.elf.machines import SUPPORTED
 from deployer.system import terminal
 from deployer.system.files import read_bytes
 
@@ -37,7 +36,7 @@ def add_parsers(subparsers: Any) -> None:
     text = "build for the processor of this site's nodes, and compile Horovod only for its MPI; a profile's name or "
     text += "path; may be repeated (default: for each MPI family of the definition)"
     common.repeated(command, "--site", "SITE", text)
-    add_architecture(command, "build")
+    settings.add_architecture(command, "build")
     text = "a secret for RUN --mount=type=secret: id=NAME,src=FILE or id=NAME,env=VARIABLE; may be repeated"
     common.repeated(command, "--secret", "SECRET", text)
     text = "an ssh agent or key for RUN --mount=type=ssh: default, or ID=PATH; may be repeated"
@@ -97,13 +96,6 @@ def add_settings(command: argparse.ArgumentParser) -> None:
     common.add(command, "--apt-sources", "FILE", text, type=Path)
     text = f"what builds the image: {', '.join(choice.BUILDERS)} (default: the first of them that is at hand)"
     common.add(command, "--builder", "BUILDER", text, choices=choice.BUILDERS)
-
-
-def add_architecture(command: argparse.ArgumentParser, verb: str) -> None:
-    """Add the option that chooses the processors."""
-    text = f"{verb} for this processor, {' or '.join(SUPPORTED)}; may be repeated (default: of the nodes "
-    text += "of --site, else those of the definition, else an archive's or image's own, and x86_64 for Debian)"
-    common.repeated(command, "--architecture", "MACHINE", text, choices=SUPPORTED)
 
 
 def _show(built: BuildResult) -> None:

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deployer.cli.laptop import build, settings
+from deployer.cli.laptop import settings
 from deployer.cli.site import common
 from deployer.cli.site.common import show
 from deployer.connected.bundle import pack as packing
@@ -50,7 +50,7 @@ def add_parsers(subparsers: Any) -> None:
     text = "add a plan for each partition of this site, or for those named (SITE:A,B); may be repeated; "
     text += "SITE is a profile's name or path, or ssh:HOST for what that site publishes"
     command.add_argument("--site", action="append", default=[], help=text)
-    build.add_architecture(command, "with DEF: pack")
+    settings.add_architecture(command, "with DEF: pack")
     common.add_plan_choice(command)
     text = "treat this rule of check as a warning, with --site; the plan records it. With DEF, and "
     text += "for secrets.*: ignore this rule of lint, or one finding of it (CODE:FILE)"

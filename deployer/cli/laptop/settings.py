@@ -1,10 +1,11 @@
-"""The user's settings in commands, and ``deployer config`` to show them."""
+"""Options that several commands share, the user's settings in commands, and ``deployer config`` to show them."""
 
 import argparse
 from typing import Any
 
 from deployer.cli.site import common
 from deployer.connected.ground import user_settings
+from deployer.contract.elf.machines import SUPPORTED
 from deployer.system import terminal
 
 #: The help of an argument for a site.
@@ -19,6 +20,13 @@ def add_parsers(subparsers: Any) -> None:
     settings = ", ".join(f"{name} ({variable})" for name, variable in user_settings.VARIABLES.items())
     command.epilog = f"Settings and their variables: {settings}. An option overrides a variable, a variable overrides "
     command.epilog += "the file. Paths in the file are relative to its folder."
+
+
+def add_architecture(command: argparse.ArgumentParser, verb: str) -> None:
+    """Add the option that chooses the processors."""
+    text = f"{verb} for this processor, {' or '.join(SUPPORTED)}; may be repeated (default: of the nodes "
+    text += "of --site, else those of the definition, else an archive's or image's own, and x86_64 for Debian)"
+    common.repeated(command, "--architecture", "MACHINE", text, choices=SUPPORTED)
 
 
 def fill(args: argparse.Namespace, site: bool = True, how: str = "--site SITE") -> None:

@@ -30,7 +30,7 @@ from deployer.connected.ground.locked_folder import lock
 from deployer.connected.ground.scratch import Scratch
 from deployer.connected.image import lint
 from deployer.connected.image.lint import secrets
-from deployer.connected.linker import commands, families
+from deployer.connected.linker import commands, families, index
 from deployer.connected.linker.commands import Tree
 from deployer.connected.rootfs import datafolder, imageconfig, wheels
 from deployer.connected.rootfs.datafolder import DataFile
@@ -233,11 +233,12 @@ def _packed(
                 writer = BundleWriter.after(stream, front.members, front.segments)
                 if follow and isinstance(source, ReadLayer):
                     follow(writer)
-                layer = source.write(writer)
+                facts = index.LayerFacts()
+                layer = source.write(writer, facts.see if plans else None)
                 manifest = _write(writer, contents, layer, settings, folders, codec)._replace(mount_points=lacking)
                 layer = _write_sbom(writer, contents, layer)
                 _write_provenance(writer, contents, image=manifest.image.config_digest, layer=layer.raw.digest)
-                plans = _checked(writer, manifest, pairs, checking)
+                plans = _checked(writer, manifest, pairs, checking, facts)
                 digest = writer.seal(manifest)
                 manifest = manifest._replace(members=writer.members, segments=writer.segments)
                 scratch.settle()
@@ -316,7 +317,11 @@ def _plans(
 
 
 def _checked(
-    writer: BundleWriter, manifest: manifests.Manifest, pairs: "Sequence[tuple[Profile, Plan]]", checking: Checking
+    writer: BundleWriter,
+    manifest: manifests.Manifest,
+    pairs: "Sequence[tuple[Profile, Plan]]",
+    checking: Checking,
+    facts: index.LayerFacts,
 ) -> list[Plan]:
     """Write the plans, each with the verdict on the members written so far, which are all that jobs can load."""
     if not pairs:
@@ -324,7 +329,8 @@ def _checked(
     from deployer.connected.check.check import check_plan
 
     written = writer.written(manifest)
-    checked = [plan._replace(checked=check_plan(written, profile, plan, checking)) for profile, plan in pairs]
+    image = index.of_image(written, checking.cache, facts)
+    checked = [plan._replace(checked=check_plan(written, profile, plan, checking, image)) for profile, plan in pairs]
     sites: set[str] = set()
     for plan in checked:
         below = f"/{plan.partition}" if plan.site in sites else ""
@@ -448,12 +454,14 @@ def _write_sbom(writer: BundleWriter, contents: Contents, layer: KnownLayer) -> 
     words = [contents.name, contents.version, sorted(contents.data), sorted(contents.carried), inputs]
     made_of = hashlib.sha256(json.dumps(words).encode())
     if list(layer.sbom[:1]) != [made_of.hexdigest()]:
-        from deployer.connected.bundle import kit
         from deployer.connected.bundle.about import sbom
 
         carried = sorted(contents.carried.items())
         packages = [sbom.of_wheel(path, name) for name, path in carried if name.endswith(".whl")]
-        packages += kit.packages(writer.contents())
+        if any(name.startswith(manifests.KIT_PREFIX) for name in contents.carried):
+            from deployer.connected.bundle import kit
+
+            packages += kit.packages(writer.contents())
         listed = known_layers.inventory(layer)
         lines = sbom.make(contents.name, contents.version, listed, packages, contents.data)
         layer = layer._replace(sbom=[made_of.hexdigest(), *(line.decode() for line in lines)])

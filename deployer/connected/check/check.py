@@ -30,7 +30,7 @@ from deployer.connected.check.rules import (
 )
 from deployer.connected.check.rules.case import Case
 from deployer.connected.linker import commands, index, jobs
-from deployer.connected.linker.index import Bundle
+from deployer.connected.linker.index import Bundle, Index
 from deployer.connected.linker.job_filesystem import Files
 from deployer.connected.linker.jobs import LinkedJob
 from deployer.connected.linker.process import Overlay, Process
@@ -211,12 +211,18 @@ def _verdict(bundle: Bundle, profile: Profile, partition: str | None, how: Check
     return Verdict(label, plan.site, plan.partition, checked, plan._replace(checked=checked))
 
 
-def check_plan(bundle: Bundle, profile: Profile, plan: Plan, how: Checking = USUAL) -> Checked:
-    """Return the verdict on a bundle under a plan that was made for it from ``profile``. Raises IntegrityError."""
+def check_plan(
+    bundle: Bundle, profile: Profile, plan: Plan, how: Checking = USUAL, image: Index | None = None
+) -> Checked:
+    """Return the verdict on a bundle under a plan that was made for it from ``profile``. Raises IntegrityError.
+
+    Args:
+        image: the index of its image, if it was read before.
+    """
     manifest = bundle.manifest
     if manifest.is_data:
         return judged([], how.accept)
-    files = index.of_image(bundle, how.cache)
+    files = image or index.of_image(bundle, how.cache)
     overlays = _overlays(bundle, plan, how.cache)
     host = host_files(profile, plan)
     place = profile.partition(plan.partition)[1]

@@ -10,7 +10,7 @@ import hashlib
 import os
 import posixpath
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -46,10 +46,6 @@ MAX_TEXT = 1024 * 1024
 _WANTED = ("/etc/ld.so.cache",)
 _FRAMES_AT_HAND = 3
 _KINDS = {tarformat.FOLDER: FOLDER, tarformat.FILE: FILE, SYMLINK: LINK, HARDLINK: FILE}
-
-
-#: Entries of a tar in frames, each with its place and a function that reads its content.
-Entries = Iterator[tuple[TarEntry, "ContentPlace", ReadAt]]
 
 
 class Bundle(Protocol):
@@ -152,31 +148,32 @@ class Index:
         }
 
 
-def of_image(bundle: Bundle, cache: Path | None = None) -> Index:
+def of_image(bundle: Bundle, cache: Path | None = None, facts: "LayerFacts | None" = None) -> Index:
     """Return the index of a bundle's image, using the folder ``cache`` if given.
 
     Each frame is verified as it is read. Raises IntegrityError.
+
+    Args:
+        facts: the facts that were read while the layer was made.
     """
     manifest = bundle.manifest
     key = manifest.image.layer_digest.rpartition(":")[2]
-    return _of_frames(bundle, member_segments(manifest, layer_member(manifest)), key, cache, _read_layer)
+    return _of_frames(bundle, member_segments(manifest, layer_member(manifest)), key, cache, facts or LayerFacts())
 
 
 def of_overlay(bundle: Bundle, member: str, cache: Path | None = None) -> Index:
     """Return the index of a bundle's overlay, with paths below ``lib``. Raises IntegrityError."""
     segments = member_segments(bundle.manifest, member)
     key = hashlib.sha256("".join(segment.sha256 for segment in segments).encode()).hexdigest()
-    return _of_frames(bundle, segments, key, cache, _read_overlay)
+    return _of_frames(bundle, segments, key, cache, _OverlayFacts())
 
 
-def _of_frames(
-    bundle: Bundle, segments: list[Segment], key: str, cache: Path | None, read: Callable[[Entries], Index]
-) -> Index:
+def _of_frames(bundle: Bundle, segments: list[Segment], key: str, cache: Path | None, facts: "LayerFacts") -> Index:
     frame = functools.lru_cache(_FRAMES_AT_HAND)(frames.reader(bundle.manifest.codec, bundle.read))
     kept = CachedFacts(_file(cache, key), SCHEMA, VERSION)
     index = kept.load(_read_index)
     if index is None:
-        index = read(_files(frame, segments))
+        index = facts.index(frame, segments)
         kept.save(index.record())
     places = index.places
 
@@ -199,9 +196,10 @@ def of_app(bundle: Bundle) -> Index:
             data = b"".join(map(bundle.read, member_segments(bundle.manifest, member.name)))
             executable = bool(member.mode & 0o111)
             path = "/" + member.name[len(APP_PREFIX) :]
-            entries[path] = _indexed(_at(data))._replace(executable=executable)
+            read_at = _at(data, 0, len(data))
+            entries[path] = _indexed(read_at)._replace(executable=executable)
             if entries[path].facts:
-                elves[path] = _at(data)
+                elves[path] = read_at
             elif len(data) <= SMALL:
                 contents[path] = data
     code = CodeFacts(elves.get, None)
@@ -218,8 +216,8 @@ def _with_folders(entries: Mapping[str, Indexed]) -> Mapping[str, Indexed]:
     return {**dict.fromkeys(folders_of(entries), Indexed(FOLDER)), **entries}
 
 
-def _at(data: bytes) -> ReadAt:
-    return lambda offset, size: data[offset : offset + size]
+def _at(data: bytes, start: int, length: int) -> ReadAt:
+    return lambda offset, size: data[start + offset : start + min(offset + size, length)]
 
 
 def _file(cache: Path | None, name: str) -> Path | None:
@@ -247,53 +245,81 @@ def _read_index(fields: json_records.Fields) -> Index:
 # ------------------------------------------------------------------------------------------------ reading the layer
 
 
-def _read_layer(entries_of_layer: Entries) -> Index:
-    entries: dict[str, Indexed] = {}
-    contents: dict[str, bytes] = {}
-    places: dict[str, ContentPlace] = {}
-    packages = package_imports.Collector()
-    for entry, place, read_at in entries_of_layer:
+class LayerFacts:
+    """Reads the facts about a layer frame by frame, perhaps while the layer is made."""
+
+    def __init__(self) -> None:
+        self._entries: dict[str, Indexed] = {}
+        self._contents: dict[str, bytes] = {}
+        self._programs: set[str] = set()
+        self._places: dict[str, ContentPlace] = {}
+        self._packages = package_imports.Collector()
+        self._later: list[tuple[TarEntry, ContentPlace]] = []
+
+    def see(self, number: int, data: bytes) -> None:
+        """Read a frame, given its number and decompressed bytes. All frames except REST must be given, in order."""
+        position = 0
+        while position < len(data) and data[position : position + tarformat.BLOCK] != _EMPTY:
+            entry, position = tarformat.decode(data, position)
+            place = ContentPlace(number, position, entry.size)
+            position += entry.size
+            is_cut = position > len(data)
+            self._add(entry, place, _at(b"" if is_cut else data, place.offset, entry.size))
+            if is_cut or entry.kind == HARDLINK:  # its file may need other frames
+                self._later.append((entry, place))
+            position += tarformat.padding(entry.size)
+
+    def index(self, frame: Callable[[Segment], bytes], segments: list[Segment]) -> Index:
+        """Return the index of a layer with these frames. Frames are read if they are needed or were not given."""
+        seen = bool(self._entries)
+        with progress.bar("link", sum(segment.size for segment in segments)) as advance:
+            for number, segment in enumerate(segments):
+                advance(segment.size)
+                if not seen and segment.holds != tarformat.REST:
+                    self.see(number, frame(segment))
+                for entry, place in self._later:
+                    self._add(entry, place, frames.across(frame, segments, *place))
+                self._later = []
+        packages = self._packages
+        return Index(self._entries, self._contents, self._programs, self._places, packages.packages(), packages.modules)
+
+    def _add(self, entry: TarEntry, place: ContentPlace, read_at: ReadAt) -> None:
+        """Add an entry. If ``read_at`` reads nothing, the entry is added again later."""
         path = "/" + os.fsdecode(entry.path)
-        target = os.fsdecode(entry.target)
+        target = "/" + os.fsdecode(entry.target)
         if entry.kind == HARDLINK:
-            entries[path] = entries["/" + target]
-            if "/" + target in places:
-                places[path] = places["/" + target]
+            self._entries[path] = self._entries[target]
+            if target in self._places:
+                self._places[path] = self._places[target]
         elif entry.kind == tarformat.FILE:
-            entries[path] = _indexed(read_at)._replace(executable=bool(entry.mode & 0o111))
+            found = self._entries[path] = _indexed(read_at)._replace(executable=bool(entry.mode & 0o111))
             match = PACKAGED.match(path) if entry.size <= package_imports.MAX_TEXT else None
             if match:
-                packages.add(match[1], match[2], match[3], functools.partial(read_at, 0, entry.size))
+                self._packages.add(match[1], match[2], match[3], functools.partial(read_at, 0, entry.size))
             if path in _WANTED:
-                contents[path] = read_at(0, min(entry.size, SMALL))
-            elif entries[path].facts or (entry.size <= MAX_TEXT and _may_be_read(path, entries[path])):
-                places[path] = place
+                self._contents[path] = read_at(0, min(entry.size, SMALL))
+            elif found.facts or (entry.size <= MAX_TEXT and _may_be_read(path, found)):
+                self._places[path] = place
         else:
-            entries[path] = Indexed(_KINDS[entry.kind], target)
-    return Index(entries, contents, places=places, packages=packages.packages(), imports=packages.modules)
+            self._entries[path] = Indexed(_KINDS[entry.kind], target[1:])
 
 
-def _read_overlay(entries_of_overlay: Entries) -> Index:
-    entries: dict[str, Indexed] = {}
-    places: dict[str, ContentPlace] = {}
-    programs = set()
-    packages = package_imports.Collector()
-    for entry, place, read_at in entries_of_overlay:
+class _OverlayFacts(LayerFacts):
+    """Reads the facts about the files of wheels, with paths below ``lib``, and the names of their programs."""
+
+    def _add(self, entry: TarEntry, place: ContentPlace, read_at: ReadAt) -> None:
         folder, _, inner = os.fsdecode(entry.path).partition("/")
         if folder == BIN and entry.kind == tarformat.FILE and "/" not in inner:
-            programs.add(inner)
+            self._programs.add(inner)
         if folder != LIB or not inner:
-            continue
-        if entry.kind == tarformat.FOLDER:
-            entries[f"/{inner}"] = Indexed(FOLDER)
-            continue
-        entries[f"/{inner}"] = _indexed(read_at)
-        if entries[f"/{inner}"].facts:
-            places[f"/{inner}"] = place
+            return
+        is_file = entry.kind != tarformat.FOLDER
+        found = self._entries[f"/{inner}"] = _indexed(read_at) if is_file else Indexed(FOLDER)
+        if found.facts:
+            self._places[f"/{inner}"] = place
         name, slash, rest = inner.partition("/")
-        if entry.size <= package_imports.MAX_TEXT:
-            packages.add("", name, slash + rest, functools.partial(read_at, 0, entry.size))
-    return Index(entries, {}, programs, places, packages.packages(), packages.modules)
+        if is_file and entry.size <= package_imports.MAX_TEXT:
+            self._packages.add("", name, slash + rest, functools.partial(read_at, 0, entry.size))
 
 
 def _may_be_read(path: str, entry: Indexed) -> bool:
@@ -320,22 +346,6 @@ def _indexed(read_at: ReadAt) -> Indexed:
         return Indexed(FILE, facts=dynamic.facts(read_at, narrow=True), kernels=kernels)
     except BadElf as error:
         return Indexed(FILE, bad=str(error))
-
-
-def _files(frame: Callable[[Segment], bytes], segments: list[Segment]) -> Entries:
-    """Yield each entry, its place, and a function that reads its content until the next entry is yielded."""
-    with progress.bar("link", sum(segment.size for segment in segments)) as advance:
-        for number, segment in enumerate(segments):
-            advance(segment.size)
-            if segment.holds == tarformat.REST:
-                continue
-            data = frame(segment)
-            position = 0
-            while position < len(data) and data[position : position + tarformat.BLOCK] != _EMPTY:
-                entry, position = tarformat.decode(data, position)
-                place = ContentPlace(number, position, entry.size)
-                yield entry, place, frames.across(frame, segments, *place)
-                position += entry.size + tarformat.padding(entry.size)
 
 
 _EMPTY = bytes(tarformat.BLOCK)

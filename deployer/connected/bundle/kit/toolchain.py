@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from deployer.connected.ground import engine, this_machine
+from deployer.connected.ground import this_machine
 from deployer.contract.base.errors import JobFailed
 from deployer.contract.elf.machines import BY_KERNEL
 from deployer.system import process
@@ -48,7 +48,9 @@ class Toolchain(NamedTuple):
     @property
     def untested(self) -> str:
         """The hint for a program that fails its test."""
-        return f"{engine.EMULATION}, {self.leave_out}" if self.is_cross else self.leave_out
+        from deployer.connected.ground.engine import EMULATION  # slow to import
+
+        return f"{EMULATION}, {self.leave_out}" if self.is_cross else self.leave_out
 
     def names(self) -> list[str]:
         """Return the names of the compiler and of the C library that it links, with their versions."""

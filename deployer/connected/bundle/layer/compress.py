@@ -7,8 +7,9 @@ of the uncompressed tar must be computed in sequence, so one thread does only th
 import ctypes
 import hashlib
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import NamedTuple
 
 from deployer.connected.bundle.layer.codecs import Codec
@@ -79,6 +80,7 @@ class Press:
         self._workers = workers or cores()
         self._digest = hashlib.sha256()
         self._size = 0
+        self._known = False
         self.reused = 0
         self.holes = 0
         self.keys: list[str] = []
@@ -88,19 +90,23 @@ class Press:
         """Return the descriptor of the uncompressed tar."""
         return oci.Blob("sha256:" + self._digest.hexdigest(), self._size)
 
-    def frames(self, pieces: Iterable[Piece]) -> Iterator[Pressed]:
-        """Yield one frame per piece, in the order of the pieces."""
+    def frames(self, pieces: Iterable[Piece], see: Callable[[int, bytes], None] | None = None) -> Iterator[Pressed]:
+        """Yield one frame per piece, in the order of the pieces.
+
+        ``see`` is called with the number and bytes of each piece except REST, in order, in the thread that computes
+        the digest. It is not called if the first frame is in the cache: then the image was probably checked before.
+        """
         _keep_memory()
         waiting: deque[_InWork] = deque()
         most = min(IN_WORK, (self._workers + 1) * _FOR_WORKER)
         in_work = 0
         with ThreadPoolExecutor(self._workers, "press") as pool, ThreadPoolExecutor(1, "digest") as chain:
             try:
-                for piece in pieces:
+                for number, piece in enumerate(pieces):
                     raw: Future[bytes] = Future()
-                    waiting.append(
-                        _InWork(piece, raw, pool.submit(self._press, piece, raw), chain.submit(self._add, raw))
-                    )
+                    pressing = pool.submit(self._press, piece, raw)
+                    seen = partial(see, number) if see and piece.holds != tarformat.REST else None
+                    waiting.append(_InWork(piece, raw, pressing, chain.submit(self._add, raw, pressing, seen)))
                     in_work += piece.weight
                     while waiting and (in_work > most or (waiting[0].adding.done() and waiting[0].pressing.done())):
                         yield self._finished(waiting[0])
@@ -121,9 +127,13 @@ class Press:
         self.keys.append(done.key)
         return Pressed(ended.piece.holds, done.raw, done.frame)
 
-    def _add(self, raw: "Future[bytes]") -> None:
+    def _add(self, raw: "Future[bytes]", pressing: "Future[_Done]", see: Callable[[bytes], None] | None) -> None:
         data = raw.result()
         self._digest.update(data)
+        if self._size == 0:
+            self._known = pressing.result().reused
+        if see and not self._known:
+            see(data)
         self._size += len(data)
 
     def _press(self, piece: Piece, raw: "Future[bytes]") -> _Done:

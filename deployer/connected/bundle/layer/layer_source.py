@@ -181,13 +181,13 @@ class ReadLayer:
         """Return the number of frames from the cache. Valid after the layer was written."""
         return self._press.reused
 
-    def write(self, writer: BundleWriter) -> KnownLayer:
-        """Write the layer, and return its record."""
+    def write(self, writer: BundleWriter, see: Callable[[int, bytes], None] | None = None) -> KnownLayer:
+        """Write the layer, and return its record. ``see`` is as in ``Press.frames``."""
         tree, press = self.tree, self._press
         with ThreadPoolExecutor(1, "packages") as beside:
             finding = beside.submit(_packages, tree)
             with progress.bar("pack", tree.size) as advance:
-                layer = writer.layer(_counted(press.frames(layers.pieces(tree)), advance))
+                layer = writer.layer(_counted(press.frames(layers.pieces(tree), see), advance))
         search = command.variables(imageconfig.checked(self.config).env).get("PATH", command.DEFAULT_PATH)
         return KnownLayer(
             identity=self._image.identity,
@@ -248,8 +248,9 @@ class CopiedLayer:
         self._stands = os.pread(bundle.fileno(), len(start), 0) == start
         return end if self._stands else 0
 
-    def write(self, writer: BundleWriter) -> KnownLayer:
-        """Write the layer unless it is already there. Raises DamagedLayer."""
+    def write(self, writer: BundleWriter, see: Callable[[int, bytes], None] | None = None) -> KnownLayer:
+        """Write the layer unless it is already there. ``see`` is not called. Raises DamagedLayer."""
+        del see
         known = self._known.layer
         if self._stands:
             writer.standing_layer(known.layer, known.segments)

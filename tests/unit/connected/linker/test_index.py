@@ -6,11 +6,14 @@ from pathlib import Path
 import pytest
 
 from deployer.connected.bundle import pack, sources
-from deployer.connected.bundle.layer import layer
+from deployer.connected.bundle.layer import codecs, layer
+from deployer.connected.bundle.layer.compress import Press
+from deployer.connected.ground.scratch import Scratch
 from deployer.connected.linker import index as indexes
 from deployer.connected.linker.code import instructions
 from deployer.connected.linker.job_filesystem import FILE, FOLDER, JobFilesystem
 from deployer.connected.linker.loader import Loader
+from deployer.connected.rootfs.flatten import FlattenedRootfs
 from deployer.system import files
 from deployer.system.trust.verify import begin, opened
 from tests import wheels
@@ -35,6 +38,12 @@ def rootfs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (top / "usr").mkdir(exist_ok=True)
     (top / "usr" / "broken.so").write_bytes((top / program[1:]).read_bytes()[:3000])
     os.link(top / program[1:], top / "usr" / "hard")
+    largest = max((path for path in top.rglob("*") if not path.is_symlink()), key=os.path.getsize)
+    os.link(largest, top / "usr" / "hard-large")
+    package = top / "usr/lib/python3/dist-packages/pkg"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("import numpy\nfrom . import inner\n")
+    (package / "run").write_text("#!/usr/bin/python3\n")
     return top
 
 
@@ -65,6 +74,26 @@ def test_large_files_are_read_where_their_headers_are(bundle: Path) -> None:
         path: os.path.getsize(path) for path in indexed(bundle).entries if path.startswith("/") and os.path.isfile(path)
     }
     assert max(sizes.values(), default=0) > layer.GROUP_MAX
+
+
+@pytest.mark.thorough
+def test_a_layer_is_read_while_it_is_made_as_from_its_frames(
+    rootfs: Path, bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = indexes.LayerFacts()
+    root = FlattenedRootfs(sources.from_folder(rootfs, "x", "1").read(Scratch(rootfs)).root)
+    holds = [frame.holds for frame in Press(codecs.codec("zstd")).frames(layer.pieces(root), seen.see)]
+    with opened(str(bundle)) as stream:
+        verified = begin(stream, str(bundle))
+        alone = indexes.of_image(verified)
+        read = []
+        monkeypatch.setattr(verified, "read", lambda segment, of=verified.read: (read.append(segment), of(segment))[1])
+        beside = indexes.of_image(verified, facts=seen)
+        assert beside.record() == alone.record()
+        assert list(beside.entries) == list(alone.entries)
+        assert beside.facts("/usr/hard-large")
+        assert beside.content("/usr/lib/python3/dist-packages/pkg/run") == b"#!/usr/bin/python3\n"
+    assert 0 < len(set(read)) < len(holds) / 2  # only those with files that end in another frame
 
 
 def test_links_and_broken_files(bundle: Path) -> None:

@@ -51,6 +51,27 @@ def test_a_package_that_takes_the_place_of_its_extension_module() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "possible", "changes"),
+    [
+        (b"import numpy", {"numpy"}, set()),
+        (b"from numpy import array", {"numpy"}, set()),
+        (b"x = 1; import numpy, lxml.etree; from h5py import File", {"numpy", "lxml", "h5py"}, set()),
+        (b"if x:\n\timport numpy # import nothing\n  from lxml import y", {"numpy", "lxml"}, set()),
+        (b"reimport numpy\nx = import_numpy\nimported from nothing", set(), set()),
+        (b"import_module('numpy'); __import__( \"lxml\")", {"numpy", "lxml"}, set()),
+        (b"sys.path.append(x)", set(), {"path"}),
+        (b"x = sys . path [0]", set(), {"path"}),
+        (b"site.addsitedir(x)", set(), {"path"}),
+        (b"_sys.path.append(x)\nmy_addsitedir(x)\naddsitedirs(x)\nsys.path == []", set(), set()),
+    ],
+)
+def test_what_a_file_may_import(text: bytes, possible: set[str], changes: set[str]) -> None:
+    found = Collector()
+    found.add("/s", "pkg", "/a.py", lambda: text)
+    assert found.packages()["/s/pkg"] == (frozenset(), possible, changes)
+
+
+@pytest.mark.parametrize(
     ("path", "text", "adds"),
     [
         ("a/x.py", b"sys.meta_path.insert(0, F())", True),

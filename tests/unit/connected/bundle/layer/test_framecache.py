@@ -12,8 +12,11 @@ import pytest
 
 from deployer.connected.bundle import pack as packing
 from deployer.connected.bundle.layer import codecs
+from deployer.connected.bundle.layer.compress import Press
 from deployer.connected.bundle.layer.framecache import CachedFrame, FrameCache, Kept
+from deployer.connected.bundle.layer.layer import Piece
 from deployer.connected.bundle.sources import from_folder
+from deployer.contract.base.tarformat import FILES, FOLDERS, LINKS, REST
 from tests.tars import digest
 
 
@@ -124,6 +127,20 @@ def test_a_cache_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
     (tmp_path / "cache").write_bytes(b"")
     kept(tmp_path, b"x")
     assert got(cache_in(tmp_path), b"x") is None
+
+
+def test_pieces_are_shown_in_order_unless_the_first_is_in_the_cache(tmp_path: Path) -> None:
+    kept(tmp_path, b"folders")
+    contents = {b"folders": FOLDERS, b"file": FILES, b"more of it": REST, b"links": LINKS}
+    pieces = [Piece(holds, len(raw), lambda raw=raw: raw) for raw, holds in contents.items()]
+    for cache, expected in (
+        (None, [(0, b"folders"), (1, b"file"), (3, b"links")]),
+        (cache_in(tmp_path), []),
+    ):
+        seen: list[tuple[int, bytes]] = []
+        press = Press(codecs.codec("zstd"), cache)
+        assert len(list(press.frames(pieces, lambda number, data, to=seen: to.append((number, data))))) == 4
+        assert (seen, press.raw.digest) == (expected, digest(b"".join(contents)))
 
 
 @pytest.fixture
