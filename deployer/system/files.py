@@ -229,8 +229,13 @@ def write_text(path: str, text: str, mode: int = 0o666) -> None:
 
     Bytes of the command line that are not text in this locale are written unchanged.
     """
+    write_bytes(path, text.encode("utf-8", "surrogateescape"), mode)
+
+
+def write_bytes(path: str, data: bytes, mode: int = 0o666) -> None:
+    """Write ``data`` under the name ``path``, as ``published``."""
     with published(path, mode) as stream:
-        stream.write(text.encode("utf-8", "surrogateescape"))
+        stream.write(data)
 
 
 def open_regular(path: str, buffering: int = -1, piped: bool = False, follow: bool = True) -> IO[bytes]:

@@ -72,8 +72,7 @@ def sign(bundle: Path, key: Path) -> Signed:
         others = [other for other in before.signatures if sshsig.read(other).key != signer]
         seal = before._replace(signatures=tuple(sorted([blob, *others])))
         journal, tail = _journal(bundle), sealed_file.tail(seal)
-        with files.published(str(journal)) as copy:
-            copy.write(tail)
+        files.write_bytes(str(journal), tail)
         _write_tail(stream, tail)
         journal.unlink()
     return Signed(seal.digest, signer, [sshsig.read(item).key.fingerprint for item in seal.signatures])

@@ -230,7 +230,6 @@ def _publish(key: str, abi: str, wheel: tuple[str, bytes], proofs: Mapping[str, 
     caches.VARIANTS.trim()
     with caches.VARIANTS.new_entry(key) as new:
         files.write_text(str(new / _RECORD), json_records.pretty(record))
-        with files.published(str(new / name)) as stream:
-            stream.write(data)
+        files.write_bytes(str(new / name), data)
         files.remove_tree(str(folder))  # an existing variant is damaged, because `find` did not return it
     return variant

@@ -36,8 +36,7 @@ class SiteCapture(NamedTuple):
         if self.facts is not None:
             data = json_records.dumps(self.facts)
             place = facts_path(path)
-            with files.published(place) as stream:
-                stream.write(data)
+            files.write_bytes(place, data)
             keys = list(profile)
             first = keys[: keys.index("source") + 1] if "source" in profile else keys
             named = {"file": os.path.basename(place), "sha256": hashlib.sha256(data).hexdigest()}

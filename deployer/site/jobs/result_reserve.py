@@ -17,8 +17,7 @@ def keep(folder: str, ranks: int) -> None:
     """Reserve the space in a job's folder, unless it already is. Raises SpaceError if the disk is full."""
     path = os.path.join(folder, NAME)
     if not files.exists(path):
-        with files.published(path) as stream:
-            stream.write(os.urandom(_JOB + ranks * _RANK))
+        files.write_bytes(path, os.urandom(_JOB + ranks * _RANK))
 
 
 def release(folder: str) -> None:

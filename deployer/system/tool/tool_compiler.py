@@ -36,8 +36,7 @@ def keep(archive: str) -> bool:
         key = tool_bytecode.key_of(content)
         path = os.path.join(place, key)
         files.reap_parts(path)
-        with files.published(path, 0o600) as stream:
-            stream.write(tool_bytecode.written(key, compiled(content, archive)))
+        files.write_bytes(path, tool_bytecode.written(key, compiled(content, archive)), 0o600)
         _drop_oldest(place, key)
     except (OSError, DeployerError, zipfile.BadZipFile, KeyboardInterrupt) as error:
         _log.debug("no bytecode is kept: %r", error)

@@ -222,9 +222,7 @@ class _Site:
     def bring_tool(self) -> None:
         """Write the site's program. Other rehearsals remove it unless this one holds the lock."""
         if not self._tool.is_file():
-            self._tool.parent.mkdir(parents=True, exist_ok=True)
-            with files.published(str(self._tool), 0o777) as stream:
-                stream.write(self._pyz)
+            files.write_bytes(str(self._tool), self._pyz, 0o777)
 
     def install(self, bundle: str, tell: Any) -> dict[str, Any]:
         """Install a bundle, quickly if it is already installed. Rehearsals of the same image take turns."""
