@@ -8,7 +8,7 @@ import hashlib
 import json
 import tempfile
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import quote, unquote
 
 from deployer.connected.ground import xdg
@@ -29,20 +29,6 @@ SSH = "ssh:"
 MAX_PROFILE, MAX_FACTS = 4 * 1024 * 1024, 32 * 1024 * 1024
 
 
-class Publication(NamedTuple):
-    """A published profile as bytes, still untrusted.
-
-    Attributes:
-        host: the host that it came from, as the user wrote it.
-        profile: the bytes of PROFILE.
-        facts: the bytes of FACTS; None: the file does not exist.
-    """
-
-    host: str
-    profile: bytes
-    facts: bytes | None
-
-
 def publish(site: str, folder: Path) -> Path:
     """Write a profile without ``extends``, and its facts, into ``folder``; return the profile's path."""
     record = load(site).model_dump(mode="json", exclude_unset=True)
@@ -53,28 +39,38 @@ def publish(site: str, folder: Path) -> Path:
     data = json_records.dumps(trees)
     record = {name: value for name, value in record.items() if name not in ("extends", "facts")}
     record["facts"] = {"file": FACTS, "sha256": hashlib.sha256(data).hexdigest()}
-    with files.published(str(folder / FACTS)) as stream:
-        stream.write(data)
+    files.write_bytes(str(folder / FACTS), data)
     files.write_text(str(folder / PROFILE), json_records.pretty(record))
     return folder / PROFILE
 
 
-def keep(found: Publication) -> Resolved:
+def keep(host: str, profile: bytes, tree: bytes | None) -> Resolved:
     """Check and keep a published profile.
+
+    Args:
+        host: the host that it came from, as the user wrote it.
+        profile: the bytes of PROFILE, still untrusted.
+        tree: the bytes of FACTS, still untrusted; None: the file does not exist.
 
     Raises:
         IntegrityError: the facts do not match.
         UsageError: it is not a profile, or has keys that a published profile must not have.
     """
-    what = f"the profile that {found.host} publishes"
-    record = json_records.parse(found.profile, what)
+    what = f"the profile that {host} publishes"
+    record = json_records.parse(profile, what)
     name = _name(record, what)
-    _check_whole(record, found, what)
-    folder = place(found.host)
+    digest = hashlib.sha256(tree).hexdigest() if tree is not None else None
+    if record.get("facts") not in (None, {"file": FACTS, "sha256": digest}):
+        raise IntegrityError(f"{what} and its {FACTS} do not belong together", "ask its admin to publish both again")
+    own = {"format": 1, "name": name, "extends": f"./{PROFILE}", "login": {"host": host, "transfer": None}}
+    folder = place(host)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".new-", dir=folder.parent) as made:
         new = Path(made, "new")
-        _write(new, found, name)
+        if tree is not None:
+            files.write_bytes(str(new / FACTS), tree)
+        files.write_bytes(str(new / PROFILE), profile)
+        files.write_text(str(new / OWN), json.dumps(own) + "\n")
         load(str(new / OWN))  # reports all errors
         files.remove_tree(str(folder))  # it can be fetched again
         new.rename(folder)
@@ -132,24 +128,6 @@ def _name(record: Any, what: str) -> str:
     if "extends" in record:
         raise UsageError(f"{what} extends another profile", "its admin: deployer profile publish makes a whole one")
     return name
-
-
-def _check_whole(record: Record, found: Publication, what: str) -> None:
-    """Raise IntegrityError unless the facts have the digest in the profile."""
-    named = record.get("facts")
-    digest = hashlib.sha256(found.facts).hexdigest() if found.facts is not None else None
-    if named is not None and named != {"file": FACTS, "sha256": digest}:
-        raise IntegrityError(f"{what} and its {FACTS} do not belong together", "ask its admin to publish both again")
-
-
-def _write(folder: Path, found: Publication, name: str) -> None:
-    """Write all files of a published profile, the entry point last."""
-    for file, data in ((FACTS, found.facts), (PROFILE, found.profile)):
-        if data is not None:
-            with files.published(str(folder / file)) as stream:
-                stream.write(data)
-    own = {"format": 1, "name": name, "extends": f"./{PROFILE}", "login": {"host": found.host, "transfer": None}}
-    files.write_text(str(folder / OWN), json.dumps(own) + "\n")
 
 
 def _taken(group: Any) -> Record | None:

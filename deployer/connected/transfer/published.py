@@ -8,7 +8,6 @@ from pathlib import Path
 from deployer.connected.ground import user_settings
 from deployer.connected.site_profile import published
 from deployer.connected.site_profile.profile import Profile, of_host
-from deployer.connected.site_profile.published import Publication
 from deployer.connected.transfer.remote import ADMINS_FOLDER, Remote
 from deployer.contract.base.errors import Refused, UsageError
 from deployer.system import terminal
@@ -30,7 +29,7 @@ def fetch(remote: Remote) -> Profile | None:
         return known
     path = f"{ADMINS_FOLDER}/{published.FACTS}"
     facts = remote.fetch(path, published.MAX_FACTS) if path in there else None
-    kept = published.keep(Publication(remote.host, profile, facts))
+    kept = published.keep(remote.host, profile, facts)
     terminal.tell(f"deployer: {remote.host} publishes a profile, {kept.profile.name}: {kept.paths[0]}")
     return kept.profile
 

@@ -11,7 +11,7 @@ from deployer.connected.site_profile.profile import Profile
 from deployer.connected.transfer import published, remote
 from deployer.connected.transfer.remote import Remote
 from deployer.contract.base.errors import Refused, UsageError
-from tests.unit.connected.site_profile.test_published import of, publication
+from tests.unit.connected.site_profile.test_published import Publication, of, publication
 from tests.unit.connected.transfer.test_remote import far
 
 __all__ = ["far"]
@@ -37,7 +37,7 @@ def admins(far: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def write(folder: Path, found: kept.Publication | None = None) -> None:
+def write(folder: Path, found: Publication | None = None) -> None:
     found = found or publication()
     for name, data in ((kept.PROFILE, found.profile), (kept.FACTS, found.facts)):
         (folder / name).write_bytes(data or b"")
