@@ -1,7 +1,7 @@
 """The file system that a job will see: an image with the plan's binds over it. Nothing is mounted or unpacked."""
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from deployer.contract.bundle import command
 from deployer.contract.elf.dynamic import BadElf, Facts
@@ -34,19 +34,11 @@ class Files(Protocol):
         """Return the names in the folder at ``path``, unsorted; empty if it does not exist."""
 
 
-class BoundFiles(NamedTuple):
-    """``source`` in ``files``, with everything below it, bound at ``target``."""
-
-    target: str
-    files: Files
-    source: str
-
-
 class JobFilesystem:
-    """An image's files with binds over them; later binds hide earlier ones."""
+    """An image's files with binds over them, by target; later binds hide earlier ones."""
 
-    def __init__(self, image: Files, binds: Sequence[BoundFiles] = ()) -> None:
-        self._layers = [*reversed(binds), BoundFiles("/", image, "/")]
+    def __init__(self, image: Files, binds: Sequence[tuple[str, Files]] = ()) -> None:
+        self._layers = [*reversed(binds), ("/", image)]
 
     def resolve(self, path: str) -> str | None:
         """Return the link-free path that ``path`` resolves to; None if it does not resolve."""
@@ -116,15 +108,15 @@ class JobFilesystem:
     def _kind(self, path: str) -> str | None:
         files, inner = self._at(path)
         kind = files.kind(inner)
-        if kind is None and any(_below(bind.target, path) for bind in self._layers):
+        if kind is None and any(_below(target, path) for target, _ in self._layers):
             return FOLDER  # flatten creates the folders that binds need
         return kind
 
     def _at(self, path: str) -> tuple[Files, str]:
-        for bind in self._layers:
-            below = _below(path, bind.target)
+        for target, files in self._layers:
+            below = _below(path, target)
             if below is not None:
-                return bind.files, (bind.source.rstrip("/") + below) or "/"
+                return files, below or "/"
         raise AssertionError("the image is below everything")
 
 

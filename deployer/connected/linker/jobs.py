@@ -9,8 +9,9 @@ from deployer.connected.linker import commands, process
 from deployer.connected.linker.extensions import Extensions
 from deployer.connected.linker.index import Index
 from deployer.connected.linker.job_filesystem import Files
+from deployer.connected.linker.loader import LIBRARY_PATH
 from deployer.connected.linker.package_imports import PACKAGED, PackageImports
-from deployer.connected.linker.process import LIBRARY_PATH, Overlay, Process, Start
+from deployer.connected.linker.process import Overlay, Process, Start
 from deployer.connected.linker.starts import started
 from deployer.connected.linker.starts.python.python_packages import ARCHIVES, Around, Packages
 from deployer.connected.linker.starts.started import StartedProgram, Surroundings

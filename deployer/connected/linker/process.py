@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from deployer.connected.linker import h5py, index, plugins
 from deployer.connected.linker.index import Index
-from deployer.connected.linker.job_filesystem import LINK, BoundFiles, Files, JobFilesystem
-from deployer.connected.linker.loader import Loader, Missing, Object
+from deployer.connected.linker.job_filesystem import LINK, Files, JobFilesystem
+from deployer.connected.linker.loader import LIBRARY_PATH, Loader, Missing, Object
 from deployer.connected.linker.package_imports import PACKAGED
 from deployer.connected.linker.starts.python import python_command
 from deployer.connected.linker.starts.python.python_packages import MissingModule
@@ -28,8 +28,6 @@ from deployer.contract.site.plan import MPICH_ABI, OPENMPI, Plan, StartOption
 FAMILIES = {
     "libmpi.so.12": MPICH_ABI, "libmpich.so.12": MPICH_ABI, "libmpi_abi.so.1": MPICH_ABI, "libmpi.so.40": OPENMPI,
 }  # fmt: skip
-
-LIBRARY_PATH = "LD_LIBRARY_PATH"
 
 #: Prefix of Open MPI's C++ library, which release 5 no longer has.
 CXX = "libmpi_cxx.so."
@@ -296,8 +294,7 @@ def is_of(path: str, packages: Collection[str]) -> bool:
 
 def filesystem(files: Index, overlays: Sequence[Overlay], host: Mapping[str, Files]) -> JobFilesystem:
     """Return the files that a job sees. ``host`` maps the plan's bind targets to the site's files."""
-    layers = [*host.items(), *overlays]
-    return JobFilesystem(files, [BoundFiles(target, bound, "/") for target, bound in layers])
+    return JobFilesystem(files, [*host.items(), *overlays])
 
 
 def _single(plan: Plan, image: Index, host: Mapping[str, Files]) -> Index:

@@ -7,14 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from deployer.connected.linker.job_filesystem import (
-    FILE,
-    FOLDER,
-    LINK,
-    BoundFiles,
-    JobFilesystem,
-    folders_of,
-)
+from deployer.connected.linker.job_filesystem import FILE, FOLDER, LINK, Files, JobFilesystem, folders_of
 from deployer.connected.linker.loader import LIBRARY_PATH, RPATH, Loader, Place
 from deployer.contract.elf.dynamic import BadElf, Facts
 from tests.host_files import HostFiles
@@ -48,7 +41,7 @@ class Made:
 
 
 def loaded(
-    files: dict[str, Facts | str | bytes], library_path: tuple[str, ...] = (), binds: tuple[BoundFiles, ...] = ()
+    files: dict[str, Facts | str | bytes], library_path: tuple[str, ...] = (), binds: tuple[tuple[str, Files], ...] = ()
 ) -> Loader:
     loader = Loader(JobFilesystem(Made(files), binds), library_path)
     assert loader.start("/bin/p") is not None
@@ -192,8 +185,7 @@ def test_a_bound_mpi_stands_before_the_image_s() -> None:
         "/usr/lib64/libmpi.so.12": lib("libmpi.so.12", "libfabric.so.1"),
         "/usr/lib64/libfabric.so.1": lib("libfabric.so.1"),
     }
-    host = Made({"/opt/mpi/lib/libmpi.so.12": "libmpi.so.12.0", "/opt/mpi/lib/libmpi.so.12.0": lib("libmpi.so.12")})
-    bind = BoundFiles("/opt/mpi", host, "/opt/mpi")
+    bind = "/opt/mpi", Made({"/lib/libmpi.so.12": "libmpi.so.12.0", "/lib/libmpi.so.12.0": lib("libmpi.so.12")})
     assert paths(loaded(image, ("/opt/mpi/lib",), (bind,))) == ["/bin/p", "/opt/mpi/lib/libmpi.so.12.0"]
     assert paths(loaded(image, ("/opt/mpi/lib",)))[1] == "/usr/lib64/libmpi.so.12"
 
@@ -203,9 +195,9 @@ def test_debian_s_mpich_is_only_reached_by_an_alias() -> None:
         "/bin/p": lib(None, "libmpich.so.12"),
         "/usr/lib64/libmpich.so.12": lib("libmpich.so.12"),
     }
-    host = BoundFiles("/opt/mpi", Made({"/opt/mpi/lib/libmpi.so.12": lib("libmpi.so.12")}), "/opt/mpi")
+    host = "/opt/mpi", Made({"/lib/libmpi.so.12": lib("libmpi.so.12")})
     assert paths(loaded(image, ("/opt/mpi/lib",), (host,)))[1] == "/usr/lib64/libmpich.so.12"
-    alias = BoundFiles("/alias", Made({"/libmpich.so.12": "/opt/mpi/lib/libmpi.so.12"}), "/")
+    alias = "/alias", Made({"/libmpich.so.12": "/opt/mpi/lib/libmpi.so.12"})
     assert paths(loaded(image, ("/alias", "/opt/mpi/lib"), (host, alias)))[1] == "/opt/mpi/lib/libmpi.so.12"
 
 

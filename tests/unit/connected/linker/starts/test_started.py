@@ -10,7 +10,7 @@ import pytest
 
 from deployer.connected.linker import commands
 from deployer.connected.linker.index import Index, Indexed
-from deployer.connected.linker.job_filesystem import FILE, FOLDER, LINK, BoundFiles, JobFilesystem, folders_of
+from deployer.connected.linker.job_filesystem import FILE, FOLDER, LINK, JobFilesystem, folders_of
 from deployer.connected.linker.package_imports import PackageImports
 from deployer.connected.linker.starts import started
 from deployer.connected.linker.starts.python import python_path
@@ -45,7 +45,7 @@ def follow(words: list[str], app: Mapping[str, Any] = {}, image: Mapping[str, An
     whole = {f"/usr/bin/{name}": None for name in PROGRAMS.split()}
     found = files({**whole, **image})
     inner = files({f"/{name}": what for name, what in app.items()})
-    view = JobFilesystem(found, [BoundFiles(APP, inner, "/")])
+    view = JobFilesystem(found, [(APP, inner)])
     workdir, failing = settings.pop("workdir", APP), settings.pop("failing", None)
     place = commands.place(commands.in_bundle(found, {APP: inner}), ["PATH=/usr/bin:/bin"], workdir)
     environment = {"PATH": place.path, **settings}
