@@ -1,6 +1,7 @@
 """Open files and parallel checks while a bundle is packed."""
 
 import contextlib
+import functools
 import tempfile
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -17,24 +18,20 @@ class Scratch(contextlib.ExitStack):
     def __init__(self, folder: Path) -> None:
         super().__init__()
         self._folder = folder
-        self._spool: IO[bytes] | None = None
         self._pool: ThreadPoolExecutor | None = None
         self._checks: list[Future[None]] = []
 
-    @property
+    @functools.cached_property
     def spool(self) -> IO[bytes]:
         """Return the common temporary file for contents that must be copied from their source."""
-        if self._spool is None:
-            # Unbuffered: one object writes it, while others read it through its descriptor.
-            self._spool = self.enter_context(tempfile.TemporaryFile(dir=self._folder, buffering=0))
-        return self._spool
+        return self.temporary()
 
     def open(self, path: Path) -> IO[bytes]:
         """Return ``path`` open for reading."""
         return self.enter_context(open(path, "rb", buffering=0))
 
     def temporary(self) -> IO[bytes]:
-        """Return a new temporary file without a name."""
+        """Return a new temporary file without a name; unbuffered, because others read it through its descriptor."""
         return self.enter_context(tempfile.TemporaryFile(dir=self._folder, buffering=0))
 
     def check_beside(self, check: Callable[[], None]) -> None:

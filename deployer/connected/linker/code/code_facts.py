@@ -1,5 +1,6 @@
 """Cached facts about the code of files. It is read only if a node lacks an instruction set, or has large pages."""
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -28,7 +29,6 @@ class CodeFacts:
     def __init__(self, reader: Callable[[str], ReadAt | None], kept: Path | None) -> None:
         self._reader = reader
         self._kept = CachedFacts(kept, _SCHEMA, _VERSION)
-        self._known: _Known | None = None
 
     def of(self, path: str) -> Instructions:
         """Return the instruction sets of the ELF file at a path; empty if none exists. Raises IntegrityError."""
@@ -38,11 +38,9 @@ class CodeFacts:
         """Return the page size of the jemalloc in a file (``jemalloc.page_size``). Raises IntegrityError."""
         return self._fact(self._loaded.jemalloc, path, jemalloc.page_size, 0)
 
-    @property
+    @functools.cached_property
     def _loaded(self) -> "_Known":
-        if self._known is None:
-            self._known = self._kept.load(_read) or _Known({}, {})
-        return self._known
+        return self._kept.load(_read) or _Known({}, {})
 
     def _fact(self, known: dict[str, _T], path: str, examine: Callable[[ReadAt], _T], absent: _T) -> _T:
         if path not in known:

@@ -3,6 +3,7 @@
 The script and other files outside the folders of packages are parsed. For packages, the index lists the imports.
 """
 
+import functools
 import posixpath
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -121,7 +122,7 @@ class _Search:
         self._missing: list[tuple[MissingModule, Sequence[str]]] = []  # with the packages imported before it
         self.unreadable: list[Unreadable] = []
         self._loaded: list[str] = []
-        self._listed: dict[str, list[str]] = {}
+        self._names = functools.cache(view.names)
 
     def follow(self) -> None:
         """Follow all imports: of Python itself, of .pth files and a launcher, of the script, and of packages."""
@@ -216,11 +217,6 @@ class _Search:
         folder, name = posixpath.split(top)
         names = self._names(folder)
         return any(entry == name or (entry.startswith(name + ".") and entry.endswith(_MODULE_FILES)) for entry in names)
-
-    def _names(self, folder: str) -> list[str]:
-        if folder not in self._listed:
-            self._listed[folder] = self._view.names(folder)
-        return self._listed[folder]
 
     def _at(self, folder: str, parts: Sequence[str], certain: bool = True) -> Iterator[str]:
         """Yield the file of a module below a folder, if it exists; extension modules are added."""
