@@ -36,7 +36,7 @@ def _debian() -> None:
 
 
 def _kit_packages() -> None:
-    fetch.debian(_KIT, list(_KIT.pins()), Path("work"), BuildSettings())
+    fetch.debian(_KIT, list(_KIT.pins()), Path("work"), BuildSettings(), [], "x86_64")
 
 
 def _unpack(name: str) -> Callable[[], object]:

@@ -13,7 +13,7 @@ from deployer.connected.image.definition.settings import BuildSettings
 from deployer.connected.image.wheelhouse.indexes import indexes
 from deployer.contract.base.errors import IntegrityError, TransferError
 from deployer.contract.base.shell import quoted
-from deployer.contract.elf.machines import BY_KERNEL, X86_64
+from deployer.contract.elf.machines import BY_KERNEL
 from deployer.system import files, process
 
 _log = logging.getLogger("deployer.kit")
@@ -39,12 +39,7 @@ def wheel(recipe: Recipe, name: str, work: Path, host: BuildSettings) -> Path:
 
 
 def debian(
-    recipe: Recipe,
-    sources: Sequence[str],
-    work: Path,
-    host: BuildSettings,
-    libraries: Sequence[str] = (),
-    machine: str = X86_64.kernel,
+    recipe: Recipe, sources: Sequence[str], work: Path, host: BuildSettings, libraries: Sequence[str], machine: str
 ) -> list[Path]:
     """Download Debian sources and packages with apt, in a temporary root made by mmdebstrap.
 
@@ -81,11 +76,7 @@ def debian(
 
 
 def command(
-    sources: Sequence[PinRecord],
-    work: Path,
-    host: BuildSettings,
-    libraries: Sequence[PinRecord] = (),
-    machine: str = X86_64.kernel,
+    sources: Sequence[PinRecord], work: Path, host: BuildSettings, libraries: Sequence[PinRecord], machine: str
 ) -> list[str]:
     """Return an mmdebstrap command that makes no root; apt downloads sources and packages into ``work``."""
     suite = [*libraries, *sources][0]["suite"]

@@ -15,6 +15,7 @@ from deployer.connected.bundle.kit.toolchain import Toolchain
 from deployer.connected.image.definition.settings import BuildSettings
 from deployer.contract.base.errors import DeployerError, JobFailed
 from deployer.contract.base.shell import quoted
+from deployer.contract.elf.machines import X86_64
 from deployer.system import process
 
 RECIPE = Recipe(
@@ -33,7 +34,7 @@ def make(made: Path, work: Path, host: BuildSettings, machine: str, say: Say) ->
     pins, tools = RECIPE.pins(), RECIPE.tools(machine)
     version = pins["squashfs-tools"]["version"]
     say(f"kit: fetch the source of squashfs-tools {version}")
-    sources = fetch.debian(RECIPE, list(pins), work, host)
+    sources = fetch.debian(RECIPE, list(pins), work, host, [], X86_64.kernel)  # sources are for all
     say(f"kit: compile mksquashfs {version} for {machine}")
     command = _compile(tools, work, dict(zip(pins, sources, strict=True)))
     check(work / PROGRAM, work / _READER, work, tools.untested)

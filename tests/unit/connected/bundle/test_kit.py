@@ -26,7 +26,9 @@ PINS = udocker.RECIPE.pins()
 
 def test_apt_is_asked_for_the_pinned_versions_at_the_machine_s_own_mirror(tmp_path: Path) -> None:
     proot, talloc = PINS["proot"], PINS["talloc"]
-    argv = fetch.command([proot], tmp_path / "a b", BuildSettings(apt={"Acquire::http::Proxy": "p"}), [talloc])
+    argv = fetch.command(
+        [proot], tmp_path / "a b", BuildSettings(apt={"Acquire::http::Proxy": "p"}), [talloc], "x86_64"
+    )
     text = "\n".join(argv)
     assert "://" not in text
     assert f"source --download-only --tar-only {proot['package']}" in text
@@ -36,13 +38,13 @@ def test_apt_is_asked_for_the_pinned_versions_at_the_machine_s_own_mirror(tmp_pa
     assert argv[-1] == talloc["suite"]
     foreign = fetch.command([proot], tmp_path, BuildSettings(), [talloc], "aarch64")
     assert {"--architectures=arm64", "--skip=check/qemu"} <= set(foreign)
-    with_mirror = fetch.command([proot], tmp_path, BuildSettings(sources="deb file:/mirror x main\n"))
+    with_mirror = fetch.command([proot], tmp_path, BuildSettings(sources="deb file:/mirror x main\n"), [], "x86_64")
     assert any("deb file:/mirror x main" in word for word in with_mirror)
 
 
 def test_sources_of_one_suite_need_no_packages(tmp_path: Path) -> None:
     pins = squashfs.RECIPE.pins()
-    argv = fetch.command(list(pins.values()), tmp_path, BuildSettings())
+    argv = fetch.command(list(pins.values()), tmp_path, BuildSettings(), [], "x86_64")
     assert "--architectures=amd64" in argv
     assert " ".join(pin["package"] for pin in pins.values()) in "\n".join(argv)
     assert "*.deb" not in "\n".join(argv)
