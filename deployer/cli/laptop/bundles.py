@@ -19,6 +19,7 @@ from deployer.connected.ground.sign import sign, sign_update
 from deployer.connected.transfer import push as pushing
 from deployer.connected.transfer.published import profile_of
 from deployer.connected.transfer.push_plan import push_plan
+from deployer.contract.base import records
 from deployer.contract.base.errors import UsageError
 from deployer.contract.base.text import counted
 from deployer.contract.bundle.plan_update import PlanUpdate
@@ -236,7 +237,7 @@ def _diff(args: argparse.Namespace) -> None:
     from deployer.connected.image.lint import refuse_errors
 
     difference = diff.diff(args.old, args.new)
-    if not common.as_json(args, difference.record()):
+    if not common.as_json(args, records.plain(difference)):
         _show_difference(args, difference)
     refuse_errors(difference.secrets, args.accept)
 
@@ -256,8 +257,7 @@ def _show_difference(args: argparse.Namespace, difference: "Difference") -> None
 
 def _pyz(args: argparse.Namespace) -> None:
     data = make_pyz()
-    with files.published(args.output, 0o777) as stream:
-        stream.write(data)
+    files.write_bytes(args.output, data, 0o777)
     digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
     record = {"path": args.output, "size": len(data), "digest": digest}
     common.show_result(args, record, f"{args.output}: {human(len(data))}", f"digest {digest}")

@@ -23,7 +23,7 @@ from deployer.connected.image.build import BuildOptions, build
 from deployer.connected.image.definition.definition import Definition, load
 from deployer.connected.image.last_build import record_of
 from deployer.connected.rootfs.entries import shown
-from deployer.contract.base import json_records
+from deployer.contract.base import json_records, records
 from deployer.contract.base.errors import UsageError
 from deployer.contract.bundle.manifest import OVERLAYS_PREFIX, VARIANTS
 from deployer.system.trust.verify import Verification, begin, opened, verify
@@ -82,7 +82,7 @@ def reproduce(path: str, given: Path | None, options: BuildOptions, say: Callabl
     return {
         "bundle": path, "reproduced": layer == digests["layer"] and not settings and not files,
         "layer": digests["layer"], "layer_again": layer, "settings": settings, "files": files,
-        "packages": difference.record()["packages"], "builder": [builder, built.builder],
+        "packages": records.plain(difference.packages), "builder": [builder, built.builder],
     }  # fmt: skip
 
 

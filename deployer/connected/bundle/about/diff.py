@@ -20,7 +20,6 @@ from deployer.connected.image.lint import secrets
 from deployer.connected.rootfs.entries import InMemory, shown
 from deployer.connected.rootfs.package_files import PackageFiles
 from deployer.connected.rootfs.secrets import MAX_SIZE, in_files
-from deployer.contract.base import json_records, records
 from deployer.contract.base.tarformat import FILE, TarEntry
 from deployer.contract.bundle import delta, sealed_file
 from deployer.contract.bundle.manifest import APP_PREFIX, DATA_PREFIX, OURS, SBOM_MEMBER
@@ -68,9 +67,6 @@ class Difference(NamedTuple):
     changed: list[str]
     packages: list[PackageChange]
     secrets: list[Finding]
-
-    def record(self) -> json_records.Record:
-        return {**records.plain(self), "secrets": [item.record() for item in self.secrets]}
 
 
 def diff(old: str, new: str) -> Difference:
