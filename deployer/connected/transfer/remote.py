@@ -556,16 +556,16 @@ class Remote:
             f"-get {'-a' if adds else '-p'} {_sftp_quoted(f'{folder}/{name}')} {_sftp_quoted(str(path.absolute()))}"
             for name, path, adds in wanted
         ]
-        done = self._sftp("following", lines)
+        done = self._sftp(lines, self.options, self.host)
         self._check_space(done.stderr)
         if done.returncode:
             self._explain(done.stderr)
 
-    def _sftp(self, name: str, lines: Sequence[str]) -> Completed:
-        """Run the lines of a batch file ``name`` with sftp over the open connection."""
-        batch = Path(self._folder.name, name)
+    def _sftp(self, lines: Sequence[str], options: Sequence[str], host: str) -> Completed:
+        """Run the lines of a batch file with sftp."""
+        batch = Path(self._folder.name, "batch")
         batch.write_text("\n".join(lines) + "\n")
-        argv = ["sftp", "-q", *self.options, "-b", str(batch), self.host]
+        argv = ["sftp", "-q", *options, "-b", str(batch), host]
         return process.run(argv, timeout=_UPLOAD_SECONDS, env=self._env, check=False)
 
     def download(self, folder: str, target: Path) -> None:
@@ -583,7 +583,7 @@ class Remote:
         with part:
             new = str(Path(part.name, "new").absolute())
             lines = [f"get -rp {_sftp_quoted(folder)} {_sftp_quoted(new)}"]  # p: keep the files' times
-            sftp = functools.partial(self._sftp, "batch", lines)
+            sftp = functools.partial(self._sftp, lines, self.options, self.host)
             done = progress.of_folder("fetch", Path(part.name), self._total_for_bar(folder), sftp)
             if done.returncode:
                 self._check_space(done.stderr)
@@ -634,12 +634,9 @@ class Remote:
             path = f"{target}/{file.name}"
             lines.append(f"put {_sftp_quoted(str(file))} {_sftp_quoted(path + '.tmp')}")
             lines.append(f"rename {_sftp_quoted(path + '.tmp')} {_sftp_quoted(path)}")
-        batch = Path(self._folder.name, "batch")
-        batch.write_text("\n".join(lines) + "\n")
         # BatchMode=no: otherwise -b prevents ssh from asking for a passphrase.
         options = [*self._user_options, *_patience(self._settings()), "-o", "BatchMode=no"]
-        argv = ["sftp", "-q", *options, "-b", str(batch), host]
-        done = process.run(argv, timeout=_UPLOAD_SECONDS, env=self._env, check=False)
+        done = self._sftp(lines, options, host)
         if done.returncode:
             self._upload_failed(done, max(file.stat().st_size for file in paths))
 
