@@ -13,8 +13,6 @@ from deployer.contract.bundle.manifest import Manifest
 from deployer.contract.bundle.sealed_file import Seal
 from deployer.system import age, files, process
 
-_CHUNK = 1024 * 1024
-
 #: A list of all files with their SHA-256 for ``sha256sum -c``. Written last.
 SUMS = "SHA256SUMS"
 README = "README.txt"
@@ -157,7 +155,7 @@ def _read(stream: IO[bytes], place: Range) -> Iterator[bytes]:
     stream.seek(place.offset)
     left = place.size
     while left:
-        piece = stream.read(min(left, _CHUNK))
+        piece = stream.read(min(left, files.CHUNK))
         if not piece:
             raise UsageError("the bundle was cut while it was sent", "start again with the complete file")
         left -= len(piece)

@@ -147,7 +147,8 @@ class Deploy(Packing):
         """Run the stages after the build."""
         packed = self._pack(contents) if contents else None
         if packed is None:
-            self._not_yet(packing.CHECK, packing.PUSH, *([] if self.definition.is_data else [packing.RUN]))
+            for name in [packing.CHECK, packing.PUSH] + ([] if self.definition.is_data else [packing.RUN]):
+                self._begin(name)(packing.WOULD, "depends on the stages before it")
             return Deployed(None)
         verdict = None if self.definition.is_data else self._check(packed)
         pushed = self._push(packed, self._submission(packed))
@@ -163,11 +164,6 @@ class Deploy(Packing):
             self._record(self._bundle, last._replace(job="", words=()))
 
     # --- the stages ---
-
-    def _not_yet(self, *names: str) -> None:
-        for name in names:
-            end = self._begin(name)
-            end(packing.WOULD, "depends on the stages before it")
 
     def _check(self, packed: PackedBundle) -> "Verdict":
         from deployer.connected.check.check import verdict_of

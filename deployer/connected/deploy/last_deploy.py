@@ -71,10 +71,8 @@ def recorded(bundle: Path) -> LastDeploy:
 
 def write(bundle: Path, last: LastDeploy) -> None:
     """Keep the record."""
-    path = record_of(bundle)
-    with files.errors_named(f"write {path}"):
-        path.parent.mkdir(parents=True, exist_ok=True)
-    files.write_text(str(path), json_records.pretty({"schema": _SCHEMA, "version": _VERSION, **last._asdict()}))
+    record = {"schema": _SCHEMA, "version": _VERSION, **last._asdict()}
+    files.write_text(str(record_of(bundle)), json_records.pretty(record))
 
 
 @contextlib.contextmanager

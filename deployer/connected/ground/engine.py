@@ -345,10 +345,8 @@ def _lives(pid: str) -> bool:
         return False
     try:
         os.kill(int(pid), 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
+    except OSError as error:
+        return not isinstance(error, ProcessLookupError)  # another user's process lives
     return True
 
 

@@ -1,6 +1,6 @@
 """How ranks start on a site: launcher, PMI, and the host variables from which ranks learn their numbers."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from deployer.connected.site_profile.profile import Lacking, Mpi, Partition, Profile
 from deployer.contract.base.errors import Refused
@@ -32,8 +32,7 @@ _PASSED = {
 _PASSED_OPENMPI = ("OMPI_*", "PRTE_*")
 
 
-@dataclass(frozen=True)
-class Way:
+class Way(NamedTuple):
     """How ranks start.
 
     Attributes:

@@ -6,7 +6,6 @@ profile, and are None or empty here. They are never guessed.
 
 import datetime as dt
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import starmap
 from typing import Annotated, Literal, NamedTuple
 
 from pydantic import BaseModel, Field, PrivateAttr, ValidationInfo, field_validator
@@ -477,8 +476,8 @@ class Age(NamedTuple):
 
 def age(profile: Profile, today: dt.date) -> list[Age]:
     """Return the age of each group of facts that has a source: first those without a date, then the oldest."""
-    days = ((group, each, (today - each.date).days if each.date else None) for group, each in _sources(profile, ""))
-    return sorted(starmap(Age, days), key=lambda each: (each.days is not None, -(each.days or 0)))
+    ages = (Age(group, each, (today - each.date).days if each.date else None) for group, each in _sources(profile, ""))
+    return sorted(ages, key=lambda each: (each.days is not None, -(each.days or 0)))
 
 
 def _sources(model: BaseModel, group: str) -> Iterator[tuple[str, FactSource]]:

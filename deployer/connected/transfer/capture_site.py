@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from deployer.connected.site_profile import decisions, drift
+from deployer.connected.site_profile import decisions, drift, published
 from deployer.connected.site_profile import profile as profiles
 from deployer.connected.site_profile.decisions import Access, Decision
 from deployer.connected.site_profile.profile import Profile
@@ -31,9 +31,6 @@ _PYTHONS = [
 #: Seconds for the capture of the login node, and between two checks of the jobs: at first, and at most.
 _LOGIN_SECONDS = 300.0
 _FIRST, _LAST = 1.0, 15.0
-#: The size limit in bytes.
-_MAX_PROFILE, _MAX_FACTS = 4 * 1024 * 1024, 32 * 1024 * 1024
-
 #: Keys that a capture must not have, at the top and in ``login``. They decide where bundles go and what is allowed.
 _DECISIONS, _LOGIN_DECISIONS = ("extends", "workspace", "policy"), ("transfer", "inbox")
 
@@ -156,7 +153,8 @@ def capture_site(request: SiteRequest, tell: Callable[[Sequence[CapturedPartitio
                 notes += answer.words("notes")
                 break
             time.sleep(min(_LAST, _FIRST + (time.monotonic() - began) / 10))
-        _write(request, remote.fetch(captured_there, _MAX_PROFILE), remote.fetch(answer.text("facts"), _MAX_FACTS))
+        profile = remote.fetch(captured_there, published.MAX_PROFILE)
+        _write(request, profile, remote.fetch(answer.text("facts"), published.MAX_FACTS))
         _clean(request, remote)
         access = Access(request.host, remote.python, request.workspace)
     decided = _decided(request, access)

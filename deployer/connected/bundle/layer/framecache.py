@@ -109,7 +109,6 @@ class FrameCache:
         index, link, beside = (self._folder / (name + suffix) for suffix in (_INDEX, _BUNDLE, _RECORD))
         record = {"format": _FORMAT, "bundle": str(bundle.absolute()), "frames": [list(frame) for frame in frames]}
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
             files.write_text(str(index), json.dumps(record))
             with contextlib.suppress(OSError):
                 link.unlink(missing_ok=True)

@@ -97,7 +97,6 @@ class KnownLayer(NamedTuple):
         """Return the record as text."""
         record = {
             **self._asdict(),
-            "segments": [list(segment) for segment in self.segments],
             "entries": [
                 [part.decode(*_AS_TEXT) if isinstance(part, bytes) else part for part in e] for e in self.entries
             ],
@@ -137,11 +136,8 @@ def inventory(known: KnownLayer) -> "PackageInventory":
 
 def image_key(identity: str, codec: Codec) -> str:
     """Return the key of an image for these tools; "" if the identity is unknown."""
-    return _digest(identity, json.dumps(codec.record()), *_tools()) if identity else ""
-
-
-def _digest(*words: str) -> str:
-    return hashlib.sha256(json.dumps(words).encode()).hexdigest()
+    words = identity, json.dumps(codec.record()), *_tools()
+    return hashlib.sha256(json.dumps(words).encode()).hexdigest() if identity else ""
 
 
 @functools.cache
