@@ -228,11 +228,7 @@ class Document:
     """
 
     def __init__(self, path: Path, what: str) -> None:
-        with files.errors_named(f"read {path}"):
-            size = path.stat().st_size if path.is_file() else 0
-        if size > _MAX_BYTES:
-            raise UsageError(f"{path} has {size} bytes; at most {_MAX_BYTES} are allowed")
-        text = files.read_text(str(path), f"give the path of {what}")
+        text = files.read_text(str(path), f"give the path of {what}", _MAX_BYTES)
         if sum(map(text.count, _STRUCTURE)) > _MAX_STRUCTURE:
             raise UsageError(f"{path} has too many values; at most {_MAX_VALUES} are allowed")
         self._path = path

@@ -180,11 +180,8 @@ def _with_facts(raw: dict[str, Any], path: Path) -> dict[str, Any]:
     if not isinstance(named.get("file"), str) or not isinstance(named.get("sha256"), str):
         return raw  # the model reports the error
     place = path.parent / named["file"]
-    with files.errors_named(f"read {place}", "the profile names it under facts: it belongs beside the profile"):
-        size = place.stat().st_size
-        if size > _MAX_FACTS:
-            raise UsageError(f"{place} has {size} bytes: more than the {_MAX_FACTS} that a file of facts may have")
-        data = place.read_bytes()
+    hint = "the profile names it under facts: it belongs beside the profile"
+    data = files.read_bytes(str(place), hint, _MAX_FACTS)
     if hashlib.sha256(data).hexdigest() != named["sha256"]:
         hint = "take both from one capture, or capture again"
         raise IntegrityError(f"{place} is not the file of facts that {path} names", hint)

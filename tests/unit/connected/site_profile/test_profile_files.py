@@ -186,11 +186,11 @@ def test_the_plan_for_supermuc_ng_binds_what_the_published_job_binds(tmp_path: P
     assert (plan.node.cores, plan.node.memory_mb) == (48, 73432)
 
 
-def test_a_profile_of_a_hundred_megabytes_is_refused_unread(tmp_path: Path) -> None:
+def test_a_profile_of_a_hundred_megabytes_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "big.yaml"
     with path.open("wb") as stream:
         stream.truncate(100 * 1024 * 1024)
-    with pytest.raises(UsageError, match="at most 1048576 are allowed"):
+    with pytest.raises(UsageError, match="has more than the 1048576 bytes allowed"):
         load(str(path))
 
 

@@ -348,7 +348,7 @@ BOMB = "a: &a [x,x,x,x,x,x,x,x,x,x]\n" + "".join(
         (BOMB, "has more than 20000 values when its aliases are expanded"),
         ("a: &a [*a]\n", "has more than 20000 values"),
         ("[" * 700, "is nested too deeply"),
-        ("# " + "x" * 2**20, "at most 1048576 are allowed"),
+        ("# " + "x" * 2**20, "has more than the 1048576 bytes allowed"),
         ("a: !!python/object/apply:os.system [true]\n", ":1: not valid YAML: could not determine a constructor"),
         ("? {a: b}\n: c\n", ":1: not valid YAML: while constructing a mapping found unhashable key"),
         ("a: b\n---\nc: d\n", ":2: not valid YAML: expected a single document"),
