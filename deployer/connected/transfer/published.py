@@ -20,9 +20,13 @@ def fetch(remote: Remote) -> Profile | None:
         Refused: users other than root can write it.
         IntegrityError: the facts do not match.
     """
-    there = _look(remote)
+    there = remote.admins_files
     if f"{ADMINS_FOLDER}/{published.PROFILE}" not in there:
         return None
+    for path, (owner, mode) in there.items():
+        if owner != 0 or mode & 0o022:
+            text = f"{remote.host}:{path} can be written by others than root (uid {owner}, mode {mode:o})"
+            raise Refused(text, "tell the site's admin: chown root, chmod go-w")
     profile = remote.fetch(f"{ADMINS_FOLDER}/{published.PROFILE}", published.MAX_PROFILE)
     known = published.unchanged(remote.host, profile)
     if known:
@@ -50,13 +54,3 @@ def profile_of(site: str, ssh_config: Path | None = None) -> Profile:
         hint = f"ask its admin, or make one: deployer capture {host}"
         raise UsageError(f"{host} publishes no profile: there is no {ADMINS_FOLDER}/{published.PROFILE}", hint)
     return profile
-
-
-def _look(remote: Remote) -> set[str]:
-    """Return the existing paths. Raises Refused if users other than root can write one of them."""
-    files = remote.admins_files()
-    for path, (owner, mode) in files.items():
-        if f"{ADMINS_FOLDER}/{published.PROFILE}" in files and (owner != 0 or mode & 0o022):
-            text = f"{remote.host}:{path} can be written by others than root (uid {owner}, mode {mode:o})"
-            raise Refused(text, "tell the site's admin: chown root, chmod go-w")
-    return set(files)

@@ -165,7 +165,6 @@ class Remote:
         self.inbox = profile.login.inbox or ""
         self._pythons = profile.login.python
         self.python = ""
-        self._admins: dict[str, tuple[int, int]] | None = None
         self._folder = locked_folder.LockedFolder(locked_folder.SSH, this_machine.folder_for_sockets())
         self._user_options = ["-F", str(ssh_config)] if ssh_config else []
         self.options = self._user_options
@@ -306,7 +305,7 @@ class Remote:
             ]
         )
         done = self.shell(script, check=False)
-        self._admins = _admins_files(done)
+        self.admins_files = _admins_files(done)
         answers = dict(re.findall(rf"^{MARK}(\w+)=(.*)", done.stdout, re.MULTILINE))
         if done.returncode or "home" not in answers:
             self._check_space(done.stderr)
@@ -340,11 +339,10 @@ class Remote:
         if self._master is not None and self._master.poll() is not None:
             self._explain(self._master.output() or "the connection closed")
 
+    @functools.cached_property
     def admins_files(self) -> dict[str, tuple[int, int]]:
-        """Return the owner's id and the mode of the admin's folder and of a published profile's files, by path."""
-        if self._admins is None:
-            self._admins = _admins_files(self.shell(_ADMINS))
-        return self._admins
+        """The owner's id and the mode of the admin's folder and of a published profile's files, by path."""
+        return _admins_files(self.shell(_ADMINS))
 
     def site(
         self,

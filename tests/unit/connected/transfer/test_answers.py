@@ -53,7 +53,8 @@ def answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[list[di
     does: dict[str, Callable[..., object]] = dict.fromkeys(("site", "feed"), site)
     does.update(converse=converse, __enter__=lambda self: self)
     does.update({name: lambda *_, **__: None for name in ("prepare", "remove")})
-    does.update(admins_files=lambda _: {}, fetch=lambda *_: b"{}", has=lambda *_: False, files_in=lambda *_: [])
+    monkeypatch.setattr(Remote, "admins_files", {})
+    does.update(fetch=lambda *_: b"{}", has=lambda *_: False, files_in=lambda *_: [])
     for name, act in does.items():
         monkeypatch.setattr(Remote, name, act)
     return rest.extend
