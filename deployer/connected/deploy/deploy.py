@@ -218,9 +218,8 @@ class Deploy(Packing):
             self._installed(packed, pushed, end)
             end = self._begin(packing.RUN)
 
-        ahead = self._ahead.finish() if self._ahead else ""
         options = self._push_options()._replace(
-            ahead=ahead,
+            ahead=self._ahead.finish() if self._ahead else "",
             packed=packed.digest,
             then=submission,
             handed_over=handed_over,
@@ -279,8 +278,7 @@ class Deploy(Packing):
 
     def _run_command(self, packed: PackedBundle) -> list[str]:
         image = f"{self._label}@{packed.digest.rpartition(':')[2][:_DIGITS]}"
-        token = self._asked(packed).token
-        return ["run", image, *self._words(), "--plan", self.profile.name, "--token", token]
+        return ["run", image, *self._words(), "--plan", self.profile.name, "--token", self._asked(packed).token]
 
     def _asked(self, packed: PackedBundle) -> Submission:
         """Return the submission of this deploy, or an earlier one that the site has not answered."""

@@ -109,11 +109,12 @@ def inputs_of(contents: "Contents", image: Path | None, sites: Sequence[Profile]
         image: the image file; None: the image is in the engine.
         options: further options for the pack.
     """
+    app = datafolder.app_files(contents.app) if contents.app else ()
     made_of = {
         "program": [deployer.__version__, vendored(), _program()],
         "image": [contents.identity() if contents.identity else "", list(state_of(image)) if image else []],
         "jobs": [job._asdict() for job in contents.jobs],
-        "app": list(_app(contents)),
+        "app": [(file.name, file.mode, hashlib.sha256(b"".join(datafolder.pieces(file))).hexdigest()) for file in app],
         "data": [[name, list(_states([path]))] for name, path in sorted(contents.data.items())],
         "needs": [need._asdict() for need in contents.needs],
         "carried": [[name, list(_states([path]))] for name, path in sorted(contents.carried.items())],
@@ -122,11 +123,6 @@ def inputs_of(contents: "Contents", image: Path | None, sites: Sequence[Profile]
         "options": options,
     }
     return hashlib.sha256(json.dumps(made_of, sort_keys=True, default=str).encode()).hexdigest()
-
-
-def _app(contents: "Contents") -> Iterator[object]:
-    for file in datafolder.app_files(contents.app) if contents.app else ():
-        yield file.name, file.mode, hashlib.sha256(b"".join(datafolder.pieces(file))).hexdigest()
 
 
 def _states(paths: Iterable[Path]) -> Iterator[object]:

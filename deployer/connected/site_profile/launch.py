@@ -61,7 +61,7 @@ def choose(profile: Profile, name: str, partition: Partition, mpi: Mpi | None, a
     """
     pmi = partition.pmi
     kind = profile.scheduler.kind if profile.scheduler else None
-    own = _offered(partition, kind)
+    own = next((each for each in partition.launchers if each in _OF_SITE and kind == _OF_SITE[each]), None)
     launcher: str | None = partition.launcher or (own if pmi is None or own == "pals" else SRUN)
     if launcher in _OF_SITE:
         return _of_site(profile, launcher, kind, pmi, "none" if abi == NO_MPI else mpi.family if mpi else "")
@@ -92,10 +92,6 @@ def choose(profile: Profile, name: str, partition: Partition, mpi: Mpi | None, a
     if launcher == SRUN:
         return Way(SRUN, pmi or "", None)
     return Way(launcher, "", f"{mpi.prefix}/{mpi.launcher}" if mpi and mpi.launcher else None)
-
-
-def _offered(partition: Partition, kind: str | None) -> str | None:
-    return next((each for each in partition.launchers if each in _OF_SITE and kind == _OF_SITE[each]), None)
 
 
 def _of_site(profile: Profile, launcher: str, kind: str | None, pmi: str | None, family: str) -> Way:

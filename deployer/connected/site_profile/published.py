@@ -101,22 +101,13 @@ def used(site: str) -> Resolved:
 
 def sites() -> list[str]:
     """Return ``ssh:HOST`` for each kept profile."""
-    return [SSH + unquote(name) for name in files.names(str(_folder())) if not name.startswith(".")]
+    return [SSH + unquote(name) for name in files.names(str(xdg.state_folder("published"))) if not name.startswith(".")]
 
 
 def place(host: str) -> Path:
-    """Return the folder for the profile that a host published."""
-    return _folder() / _machine(host)
-
-
-def _folder() -> Path:
-    return xdg.state_folder("published")
-
-
-def _machine(host: str) -> str:
-    """Return a file name for a host, without the user."""
+    """Return the folder for the profile that a host published, to any of its users."""
     name = quote(host.rpartition("@")[2].lower(), safe="")
-    return f"%2E{name[1:]}" if name.startswith(".") else name
+    return xdg.state_folder("published") / (f"%2E{name[1:]}" if name.startswith(".") else name)
 
 
 def _name(record: Any, what: str) -> str:

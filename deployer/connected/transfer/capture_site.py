@@ -157,8 +157,9 @@ def capture_site(request: SiteRequest, tell: Callable[[Sequence[CapturedPartitio
         _write(request, profile, remote.fetch(answer.text("facts"), published.MAX_FACTS))
         _clean(request, remote)
         access = Access(request.host, remote.python, request.workspace)
-    decided = _decided(request, access)
     captured = profiles.load(str(request.captured))
+    name = request.name or captured.name
+    decided = _decided(request, access, name, captured)
     differences = drift.between(*map(profiles.comparable, (before, captured))) if before else []
     problem, missing = None, []
     try:
@@ -166,7 +167,7 @@ def capture_site(request: SiteRequest, tell: Callable[[Sequence[CapturedPartitio
     except UsageError as error:  # a decision refers to a removed item, such as an older MPI version
         hint = f"the facts are new, and a decision no longer fits them: correct {request.output}"
         problem = UsageError(error.message, hint, error.details)
-    seconds, name = time.monotonic() - began, request.name or captured.name
+    seconds = time.monotonic() - began
     return CapturedSite(name, problem, decided, missing, partitions, notes, differences, seconds)
 
 
@@ -222,12 +223,10 @@ def _write(request: SiteRequest, profile: bytes, trees: bytes) -> None:
     files.write_text(str(request.captured), profile.decode("utf-8"))
 
 
-def _decided(request: SiteRequest, access: Access) -> list[Decision]:
+def _decided(request: SiteRequest, access: Access, name: str, captured: Profile) -> list[Decision]:
     """Write the profile over the capture unless it exists, and return its decisions."""
     if request.output.exists():
         return []
-    captured = profiles.load(str(request.captured))
-    name = request.name or captured.name
     extends = f"./{request.captured.name}"
     date = captured.source.date or ""
     heading = f"What people decide about {name}. Its facts are in {extends}, captured {date}."

@@ -2,6 +2,7 @@ import errno
 import os
 import resource
 import shutil
+import stat
 import tempfile
 from contextlib import ExitStack, suppress
 
@@ -44,6 +45,13 @@ def test_os_errors_get_our_names(number, kind):
     with pytest.raises(kind, match="cannot write x") as caught, files.errors_named("write x"):
         raise OSError(number, os.strerror(number))
     assert type(caught.value) is kind
+
+
+def test_bytes_are_written_unchanged_with_a_mode_in_a_new_folder(tmp_path):
+    path = str(tmp_path / "new" / "file")
+    files.write_bytes(path, b"\xff\0\n", 0o600)
+    assert files.read_bytes(path) == b"\xff\0\n"
+    assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
 
 
 def test_read_text_names_what_it_cannot_read(tmp_path):

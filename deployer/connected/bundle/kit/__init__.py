@@ -49,9 +49,8 @@ class KitPart(NamedTuple):
 
 
 def _needs_charliecloud(_: Profile, plan: Plan) -> bool:
-    return any(option.runtime == CHARLIECLOUD_KIT for option in plan.start_options) and not plan.against.get(
-        CHARLIECLOUD_KIT
-    )
+    starts = any(option.runtime == CHARLIECLOUD_KIT for option in plan.start_options)
+    return starts and not plan.against.get(CHARLIECLOUD_KIT)
 
 
 def _has_another_runtime(plan: Plan) -> bool:

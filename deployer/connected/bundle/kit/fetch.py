@@ -59,7 +59,7 @@ def debian(
     """
     pins = recipe.pins()
     wanted: list[Mapping[str, str]] = [pins[name] for name in sources]
-    wanted += [recipe.package(name, machine) for name in libraries]
+    wanted += [pins[name]["files"][machine] for name in libraries]
     argv = command([pins[name] for name in sources], work, host, [pins[name] for name in libraries], machine)
     environment = {**process.base_environment(), **host.proxies}
     done = process.run(argv, _TIMEOUT, environment, check=False, hint=f"apt-get install mmdebstrap, {recipe.leave_out}")

@@ -41,11 +41,6 @@ class Recipe(NamedTuple):
         """Return the pins of the part's inputs, by name."""
         return _pins(self.folder / "pins.yaml")
 
-    def package(self, name: str, machine: str) -> Mapping[str, str]:
-        """Return the file name and digest of a pinned Debian package for a processor, by the kernel's name."""
-        files: Mapping[str, Mapping[str, str]] = self.pins()[name]["files"]
-        return files[machine]
-
     def tools(self, machine: str) -> Toolchain:
         """Return the compiler for a processor."""
         return Toolchain(machine, self.leave_out)

@@ -32,7 +32,7 @@ def request_(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SiteRequest:
 
 
 def test_a_bare_name_is_written_in_this_folder(request_: SiteRequest) -> None:
-    made = capture_site._decided(request_, ACCESS)
+    made = capture_site._decided(request_, ACCESS, "my-site", profiles.load("./my-site-captured.json"))
     assert "workspace" in [each.key for each in made]
     assert profiles.load("my-site.yaml").login.host == "login1"
     assert sorted(path.name for path in Path().iterdir()) == ["my-site-captured.json", "my-site.yaml"]
