@@ -109,8 +109,6 @@ class Deploy(Packing):
         def connected() -> Remote:
             remote.__enter__()
             remote.prepare()
-            if not (self.profile.login.inbox or self._request.dry_run):
-                remote.await_words()
             return remote
 
         def end_login() -> None:
