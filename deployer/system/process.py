@@ -474,14 +474,15 @@ def feed(
 
 
 def converse(
-    held: "HeldProcess",
+    argv: Sequence[str],
     reply: Callable[[str], Optional[Iterable[bytes]]],
     patience: float,
     timeout: float,
+    env: Optional[Mapping[str, str]] = None,
     hear: Optional[Callable[[str], bool]] = None,
     later: Optional[Callable[[str], None]] = None,
 ) -> Completed:
-    """Do with a process as ``feed`` does with a command, with pieces that depend on what it prints first.
+    """Run ``argv`` as ``feed`` does, with pieces that depend on what it prints first.
 
     Args:
         reply: receives each line of its output until it returns the pieces.
@@ -490,8 +491,8 @@ def converse(
         hear: as in ``run``.
         later: receives each line of its output after that.
     """
-    exchange = _Exchange(held.argv, held.process, hear=hear, reply=reply, later=later)
-    return _completed(exchange, patience, timeout)
+    process = _started(argv, env, reads=True)
+    return _completed(_Exchange(argv, process, hear=hear, reply=reply, later=later), patience, timeout)
 
 
 #: Becomes the given program, and ends it when the pipe on standard input is closed, even if this process is killed.
@@ -535,40 +536,30 @@ class Background:
 
 
 class HeldProcess:
-    """A process that lives while its standard input is open.
+    """A process that prints a line when it is ready and then lives while its standard input is open.
 
-    It never lives longer than this process, even if this one is killed.
-
-    Args:
-        heard: its errors are for ``converse``; otherwise they go to this process's stderr.
+    It never lives longer than this process, even if this one is killed. Its other output goes to this process's stderr.
     """
 
-    def __init__(self, argv: Sequence[str], env: Mapping[str, str], heard: bool = False) -> None:
-        self.argv = argv
-        self.process = _started(argv, env, reads=True, stderr=subprocess.PIPE if heard else None)
-        self.pid = self.process.pid
-
-    def say(self, line: str) -> None:
-        """Write a line to its input. If it has ended, its status shows why."""
-        stdin: Any = self.process.stdin
-        with suppress(BrokenPipeError):
-            _write(stdin.fileno(), line.encode() + b"\n")
+    def __init__(self, argv: Sequence[str], env: Mapping[str, str]) -> None:
+        self._process = _started(argv, env, reads=True, stderr=None)
+        self.pid = self._process.pid
 
     def line(self, timeout: float) -> str:
-        """Return the line that it prints when it is ready; empty if none comes within ``timeout`` seconds."""
-        output: Any = self.process.stdout
+        """Return the line; empty if the process ends without one or does not print it within ``timeout`` seconds."""
+        output: Any = self._process.stdout
         return _text(output.readline()).strip() if select.select([output], [], [], timeout)[0] else ""
 
     def end(self, patience: float = 10.0) -> None:
         """Close its input; kill it if it does not end within ``patience`` seconds."""
-        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
+        for stream in (self._process.stdin, self._process.stdout):
             if stream:
                 stream.close()
         try:
-            self.process.wait(patience)
+            self._process.wait(patience)
         except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+            self._process.kill()
+            self._process.wait()
 
 
 def replace(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:

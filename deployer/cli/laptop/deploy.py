@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from deployer.cli.laptop import settings
+from deployer.cli.laptop import foresight, settings
 from deployer.cli.laptop.remote import FINDS, see_jobs, site_options, tell_of_job
 from deployer.cli.site import common, jobs
 from deployer.connected.deploy.deploy import Deploy, Deployed
@@ -62,18 +62,13 @@ def add_parsers(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Deploy, and return the exit code."""
     settings.fill(args, how="deployer deploy DEF SITE")
-    if args.sweep:
-        from deployer.cli.laptop import foresight
-
-        foresight.read_sweep(args)
+    foresight.read_sweep(args)
     return _deploy(args)
 
 
 def _deploy(args: argparse.Namespace) -> int:
     shows = not (args.json or terminal.is_quiet())
     with Deploy(_request(args), _show if shows else lambda _: None, say) as deploy:
-        from deployer.cli.laptop import foresight  # slow, so it runs while the connection is made
-
         if args.job or not deploy.definition.is_data:  # what the site would refuse, before anything is built or sent
             foresight.of_deploy(args, deploy.profile, deploy.definition.name, deploy.definition.own_jobs)
         try:

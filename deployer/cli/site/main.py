@@ -66,7 +66,7 @@ FOR_JOBS = ("probe", "result", "stage", "shield", "start", "again", "keep", "ins
 #: These commands, and those that push and deploy call.
 INTERNAL = {
     **dict.fromkeys(FOR_JOBS, "site.steps"),
-    **dict.fromkeys(("known", "take", "ahead", "await"), "site.transfers"),
+    **dict.fromkeys(("known", "take", "ahead"), "site.transfers"),
     "notebook": "site.jobs",
 }
 

@@ -1,14 +1,12 @@
 """Commands for the site's bundles and transfers: receipt, and those that push calls, known and take."""
 
 import argparse
-import importlib
-import json
 import os
 import platform
 import sys
 from typing import Any, Dict
 
-from deployer.cli.site import common, main
+from deployer.cli.site import common
 from deployer.contract.base import dialogue, json_records
 from deployer.contract.base.errors import UsageError
 from deployer.contract.base.text import counted
@@ -33,8 +31,6 @@ def add_parsers(subparsers: Any) -> None:
     text = "print what is here, and take parts of a bundle that is still being packed; called by deploy"
     command = common.add_store_command(subparsers, "ahead", _ahead, text)
     command.add_argument("token", metavar="TOKEN")
-    text = "run the command whose words are the first line of standard input, as JSON; called by deploy"
-    common.add_command(subparsers, "await", _await, text, has_record=False)
 
 
 def _receipt(args: argparse.Namespace) -> None:
@@ -81,6 +77,10 @@ def _take(args: argparse.Namespace) -> int:
     from deployer.cli.site.installs import show_received  # slow, so it runs while the laptop selects what to send
     from deployer.site.install import arriving, receive
 
+    if args.rest:
+        from deployer.cli.site import jobs  # noqa: F401  for the command afterwards
+        from deployer.site.run import run  # noqa: F401
+
     # Not sys.stdin, which is closed in forked processes.
     with os.fdopen(os.dup(sys.stdin.fileno()), "rb") as stream, receive.settled(where, args.digest) as late:
         show_received(lambda meter: arriving.take(stream, where, args.digest, meter, late), where, args.json)
@@ -96,17 +96,11 @@ def _ahead(args: argparse.Namespace) -> None:
     terminal.show_json({})
 
 
-def _await(_: argparse.Namespace) -> int:
-    """Import what `take` and `run` need, while the laptop packs and does not know their words yet."""
-    for name in ("cli.site.installs", "cli.site.jobs", "site.install.arriving", "site.run.run"):
-        importlib.import_module("deployer." + name)
-    line = sys.stdin.buffer.readline()
-    return main.main(json.loads(line)) if line else 0
-
-
 def _then(args: argparse.Namespace) -> int:
     """Run the command after ``--`` in this process, to save a start of Python and its imports."""
     if not args.rest:
         return 0
+    from deployer.cli.site.main import main
+
     os.environ.pop(dialogue.PROGRESS, None)  # jobs must not inherit it
-    return main.main(args.rest)
+    return main(args.rest)

@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, cast
 
+from deployer.connected.bundle.contents import Contents
 from deployer.connected.deploy import last_deploy, packing
 from deployer.connected.deploy.packing import DeployRequest, DeployStage, PackedBundle, Packing, megabytes
 from deployer.connected.ground import caches
@@ -28,7 +29,6 @@ from deployer.contract.base.json_records import Fields
 from deployer.system.trust.verify import begin, opened
 
 if TYPE_CHECKING:  # stages import these while the connection is made, which takes as long
-    from deployer.connected.bundle.contents import Contents
     from deployer.connected.check.check import Verdict
     from deployer.connected.transfer.push import Pushed, PushOptions
 
@@ -90,9 +90,6 @@ class Deploy(Packing):
         self._label = f"{self.definition.name}:{self.definition.version}"
 
     def __enter__(self) -> "Deploy":
-        # At the first deploy, lint or a long build may fail before anybody has to type a password.
-        if last_deploy.recorded(self._bundle).pushed and not self._request.dry_run:
-            self._connect()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -112,8 +109,6 @@ class Deploy(Packing):
         def connected() -> Remote:
             remote.__enter__()
             remote.prepare()
-            if not (self.profile.login.inbox or self._request.dry_run):
-                remote.await_words()
             return remote
 
         def end_login() -> None:
@@ -139,11 +134,12 @@ class Deploy(Packing):
         """
         contents = self._build()
         if contents and not self._request.dry_run and self._connection is None:
+            # Connect only now: if lint refuses, nobody must type a password; and a build takes long.
             self._connect()
         with nullcontext() if self._request.dry_run else last_deploy.alone(self._bundle):
             return self._deliver(contents)
 
-    def _deliver(self, contents: "Contents | None") -> Deployed:
+    def _deliver(self, contents: Contents | None) -> Deployed:
         """Run the stages after the build."""
         packed = self._pack(contents) if contents else None
         if packed is None:

@@ -11,9 +11,10 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import deployer
+from deployer.connected.bundle.contents import Contents
 from deployer.connected.bundle.pyz import vendored
 from deployer.connected.ground import xdg
 from deployer.connected.ground.locked_folder import lock
@@ -23,9 +24,6 @@ from deployer.contract.base import json_records, records
 from deployer.contract.base.errors import DeployerError, UsageError
 from deployer.contract.base.json_records import Fields
 from deployer.system import files
-
-if TYPE_CHECKING:
-    from deployer.connected.bundle.contents import Contents
 
 _SCHEMA = "last-deploy"
 _VERSION = 1
@@ -101,7 +99,7 @@ def state_of(path: Path) -> Sequence[int]:
     return [state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_ino] if state else []
 
 
-def inputs_of(contents: "Contents", image: Path | None, sites: Sequence[Profile], options: object) -> str:
+def inputs_of(contents: Contents, image: Path | None, sites: Sequence[Profile], options: object) -> str:
     """Return a digest of everything that a pack reads, including this program.
 
     Args:

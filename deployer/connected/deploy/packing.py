@@ -4,9 +4,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from deployer.connected.bundle import architectures
+from deployer.connected.bundle.contents import Contents
+from deployer.connected.bundle.seal import BundleWriter
 from deployer.connected.check.checking import Checking
 from deployer.connected.deploy import last_deploy
 from deployer.connected.deploy.last_deploy import LastDeploy
@@ -16,10 +18,6 @@ from deployer.connected.site_profile.profile import Profile
 from deployer.contract.base import json_records
 from deployer.contract.base.errors import DeployerError, IntegrityError, Refused, UsageError
 from deployer.contract.site.plan import Plan
-
-if TYPE_CHECKING:  # as in ``deploy``
-    from deployer.connected.bundle.contents import Contents
-    from deployer.connected.bundle.seal import BundleWriter
 
 #: The stages in order.
 BUILD, PACK, CHECK, PUSH, RUN = ("build", "pack", "check", "push", "run")
@@ -143,7 +141,7 @@ class Packing:
 
         return end
 
-    def _build(self) -> "Contents | None":
+    def _build(self) -> Contents | None:
         """Return the contents of the bundle; None in a dry run that would build."""
         from deployer.connected.image.lint import lint
 
@@ -176,13 +174,13 @@ class Packing:
         end(DONE, f"{built.tag or built.base}{kept}")
         return contents
 
-    def _contents(self) -> "Contents":
+    def _contents(self) -> Contents:
         from deployer.connected.bundle import sources
 
         families = sources.families_for(self.definition, self._sites)
         return sources.from_definition(self.definition, families, self._request.accept)
 
-    def _pack(self, contents: "Contents") -> PackedBundle | None:
+    def _pack(self, contents: Contents) -> PackedBundle | None:
         """Return the bundle; None in a dry run that would pack."""
         from deployer.connected.bundle import pack
         from deployer.connected.check.check import CODES

@@ -13,16 +13,13 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING
 
+from deployer.connected.bundle.seal import BundleWriter
 from deployer.connected.transfer.remote import Remote
 from deployer.contract.base.errors import DeployerError, TransferError
 from deployer.contract.base.json_records import Fields
 from deployer.contract.bundle import delta
 from deployer.contract.bundle.manifest import FRAME
-
-if TYPE_CHECKING:
-    from deployer.connected.bundle.seal import BundleWriter
 
 _log = logging.getLogger("deployer.ahead")
 
@@ -46,7 +43,7 @@ class Ahead:
         self._sending: Future[Fields] | None = None
         self._packed, self._unused = threading.Event(), threading.Event()
 
-    def follow(self, writer: "BundleWriter") -> None:
+    def follow(self, writer: BundleWriter) -> None:
         """Begin to send what ``writer`` writes."""
         self._sending = self._worker.submit(self._send, os.dup(writer.fileno()), writer)
 
@@ -67,7 +64,7 @@ class Ahead:
         self._unused.set()
         self._worker.shutdown()
 
-    def _send(self, file: int, writer: "BundleWriter") -> Fields:
+    def _send(self, file: int, writer: BundleWriter) -> Fields:
         def pieces(known: Fields) -> Iterator[bytes]:
             return self._pieces(file, writer, delta.read_held(known.text("held")))
 
@@ -76,7 +73,7 @@ class Ahead:
         finally:
             os.close(file)
 
-    def _pieces(self, file: int, writer: "BundleWriter", held: delta.HeldSegments) -> Iterator[bytes]:
+    def _pieces(self, file: int, writer: BundleWriter, held: delta.HeldSegments) -> Iterator[bytes]:
         """Yield what the site lacks of the frames in the file, in the format of ``shipment.as_stream``."""
         end = 0  # of the last frame that was considered
         while not self._packed.is_set():

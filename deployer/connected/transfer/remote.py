@@ -8,7 +8,6 @@ import base64
 import contextlib
 import functools
 import hashlib
-import json
 import logging
 import os
 import re
@@ -170,7 +169,6 @@ class Remote:
         self.options = self._user_options
         self._env = process.base_environment(*_ENVIRONMENT)
         self._master: process.Background | None = None
-        self._waiting: process.HeldProcess | None = None
         self._given_up = False
 
     def __enter__(self) -> "Remote":
@@ -363,7 +361,7 @@ class Remote:
             hear: called with each line for the user, such as a warning.
             tell: called with done and total bytes at each progress report.
         """
-        before = [*_reporting(tell is not None), *(_LOGIN if login else [])]
+        before = [*_reporting(tell), *(_LOGIN if login else [])]
         script = shlex.join([*before, *self._site_argv(words), "--json", *(["--", *rest] if rest else [])])
         return self._answer(self.shell(script, timeout, check=False, hear=dialogue.listener(tell)), words, hear)
 
@@ -400,22 +398,10 @@ class Remote:
         def receive(line: str) -> Iterable[bytes] | None:
             return reply(self._read(line[len(MARK) :])) if line.startswith(MARK) else None
 
-        command = [*words, "--json", *(["--", *then] if then else [])]
-        waiting, self._waiting = self._waiting, None
-        if waiting:
-            waiting.say(json.dumps(command))
-        held, listener = waiting or self._held(command, tell is not None), dialogue.listener(tell)
-        done = process.converse(held, receive, _CALL_SECONDS, timeout, listener, receive_later)
+        command = [*_reporting(tell), *self._site_argv(words), "--json", *(["--", *then] if then else [])]
+        argv, listener = self._ssh(["sh", "-c", f"{_NEW_LINE}; exec {shlex.join(command)}"]), dialogue.listener(tell)
+        done = process.converse(argv, receive, _CALL_SECONDS, timeout, self._env, listener, receive_later)
         return self._answer(done, words, hear)
-
-    def await_words(self) -> None:
-        """Start the site's program for the next ``converse``, whose words it does not need yet."""
-        if self.multiplexes:  # otherwise it would log in for itself
-            self._waiting = self._held(["await"], terminal.shows_progress())
-
-    def _held(self, words: Sequence[str], reports: bool) -> process.HeldProcess:
-        command = shlex.join([*_reporting(reports), *self._site_argv(words)])
-        return process.HeldProcess(self._ssh(["sh", "-c", f"{_NEW_LINE}; exec {command}"]), self._env, heard=True)
 
     def attach(
         self,
@@ -760,8 +746,6 @@ class Remote:
         return hint.replace("ssh HOST", quoted(["ssh", *self._user_options, self.host]))
 
     def _close(self) -> None:
-        if self._waiting is not None:
-            self._waiting.end(0)
         if self._master is not None:
             self._master.stop()
             self._master = None
@@ -774,9 +758,9 @@ def _patience(settings: str) -> list[str]:
     return [] if own else ["-o", "ServerAliveInterval=15"]
 
 
-def _reporting(reports: bool) -> list[str]:
-    """Return the words before a site command that let it report its progress."""
-    return ["env", f"{dialogue.PROGRESS}=1"] if reports else []
+def _reporting(tell: Callable[[int, int], None] | None) -> list[str]:
+    """Return the words before a site command that let it report its progress if ``tell`` receives it."""
+    return ["env", f"{dialogue.PROGRESS}=1"] if tell else []
 
 
 def _marked(done: Completed, name: str) -> list[str]:

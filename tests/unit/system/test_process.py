@@ -14,10 +14,6 @@ def python(code, **options):
     return process.run([sys.executable, "-c", code], timeout=30, **options)
 
 
-def held(argv):
-    return process.HeldProcess(argv, process.base_environment(), heard=True)
-
-
 def test_output_status_and_input():
     done = python("import sys; print(sys.stdin.read()); print('e', file=sys.stderr)", stdin="fed")
     assert (done.returncode, done.stdout, done.stderr) == (0, "fed\n", "e\n")
@@ -325,15 +321,15 @@ def test_a_conversation_sends_what_it_makes_of_the_first_answer():
         return line.startswith("at")
 
     later = []
-    done = process.converse(held([sys.executable, "-c", code]), reply, 30, 30, hear=hear, later=later.append)
+    done = process.converse([sys.executable, "-c", code], reply, 30, 30, hear=hear, later=later.append)
     assert (done.stdout, done.stderr, later) == ("noise\nwant 3\nxxx\n", "other\n", ["xxx"])
     assert (asked, heard) == (["noise", "want 3"], ["at 1", "other"])
 
 
 def test_a_conversation_ends_with_a_program_that_asks_nothing_or_hangs():
-    done = process.converse(held(["sh", "-c", "echo no; exit 4"]), lambda line: None, 30, 30)
+    done = process.converse(["sh", "-c", "echo no; exit 4"], lambda line: None, 30, 30)
     assert (done.returncode, done.stdout) == (4, "no\n")
     with pytest.raises(JobFailed, match="did not end within 0 s"):
-        process.converse(held(["sleep", "60"]), lambda line: None, 0.1, 30)
+        process.converse(["sleep", "60"], lambda line: None, 0.1, 30)
     with pytest.raises(JobFailed, match="did not end within 0 s"):
-        process.converse(held(["sh", "-c", "echo ready; exec sleep 60"]), lambda line: [b"x"], 30, 0.1)
+        process.converse(["sh", "-c", "echo ready; exec sleep 60"], lambda line: [b"x"], 30, 0.1)

@@ -28,7 +28,7 @@ _TYPED = [
     ("deployer bu", "build"),
     ("deployer build --off", "--offline"),
     ("deployer build bundles/x --off", "--offline"),
-    ("deployer run --site lab --staging .", "folder memory disk squashfs"),
+    ("deployer run --site lab --staging .", "folder memory disk squashfs mounted"),
     ("deployer run --ssh-config .", "deployer.bash"),  # files
     ("deployer profile va", "validate"),
     ("deployer explain mpi.fam", "mpi.family"),

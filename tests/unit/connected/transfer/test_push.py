@@ -117,32 +117,6 @@ def test_only_what_changed_is_sent(far: Path, tmp_path: Path) -> None:
     assert kept(far, "tiny-3") == (tmp_path / "c.tar").read_bytes()
 
 
-def test_a_site_program_that_waits_is_told_what_to_do_and_ends_with_the_connection(far: Path, tmp_path: Path) -> None:
-    bundle, options = bundles.write(tmp_path / "b.tar"), PushOptions(without_plan=True, then=["list", "--json"])
-    with Remote(load("lab")) as remote:
-        remote.prepare()
-        remote.await_words()
-        waiting = remote._waiting
-        done = push(bundle, load("lab"), None, options, remote)
-        assert waiting
-        assert waiting.process.returncode == 0
-        assert done.then
-        assert [each["name"] for each in done.then.record["images"]] == ["tiny"]
-        remote.await_words()
-        unused = remote._waiting
-        assert unused
-        assert unused.process.poll() is None
-    assert unused.process.returncode
-    with Remote(load("lab")) as remote:
-        remote.prepare()
-        remote.await_words()
-        waiting = remote._waiting
-        assert waiting
-        waiting.process.kill()  # as if the connection broke
-        with pytest.raises(TransferError):
-            push(bundle, load("lab"), None, options, remote)
-
-
 def test_a_command_after_the_install_runs_in_the_same_process(
     far: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
