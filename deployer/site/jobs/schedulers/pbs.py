@@ -10,6 +10,7 @@ import re
 from typing import Dict, Iterator, List, Optional, Sequence, Set
 
 from deployer.contract.base.errors import UsageError
+from deployer.contract.base.grouping import grouped
 from deployer.contract.base.json_records import Record
 from deployer.contract.base.shell import code
 from deployer.contract.bundle.job import clock
@@ -223,10 +224,8 @@ def _partitions(
     Args:
         routes: the routing queues and their destinations.
     """
-    hosts: Dict[str, List[Dict[str, str]]] = {}
-    for vnode, fields in vnodes.items():
-        if _is_of(name, queue, fields):
-            hosts.setdefault(fields.get(_AVAILABLE + "host", vnode), []).append(fields)
+    own_vnodes = [(vnode, fields) for vnode, fields in vnodes.items() if _is_of(name, queue, fields)]
+    hosts = grouped((fields.get(_AVAILABLE + "host", vnode), fields) for vnode, fields in own_vnodes)
     words: Record = {}
     if queue.get("from_route_only") == "True":
         leading = [route for route, destinations in routes.items() if name in destinations]

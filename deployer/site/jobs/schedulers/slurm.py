@@ -6,6 +6,7 @@ import shlex
 from typing import Dict, List, Optional, Sequence, Set
 
 from deployer.contract.base.errors import DeployerError, Refused, TransferError
+from deployer.contract.base.grouping import grouped
 from deployer.contract.base.json_records import Record
 from deployer.contract.base.shell import code
 from deployer.site.capture.scheduler import CPUS, ENOUGH, GPUS, MEMORY, BatchFacts, Nodes, common, kinds
@@ -312,9 +313,7 @@ def _partitions(
         details: the settings of each partition.
         settings: the settings of the cluster.
     """
-    by_name: Dict[str, List[List[str]]] = {}
-    for row in rows:
-        by_name.setdefault(row[0], []).append(row)
+    by_name = grouped((row[0], row) for row in rows)
     partitions: Record = {}
     for marked in sorted(by_name, key=lambda name: (not name.endswith("*"), name)):  # a star marks the default
         name, own = marked.rstrip("*"), by_name[marked]
