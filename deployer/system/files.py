@@ -354,17 +354,14 @@ def is_own(path: str) -> bool:
 def owner_of_new(parent: str) -> Optional[int]:
     """Return the owner of files that this user creates in a folder; NFS servers may set another owner (all_squash)."""
     path = os.path.join(parent, f".removing-{os.urandom(8).hex()}")
-    try:
+    with suppress(OSError):
         os.mkdir(path)
-    except OSError:
-        return None
-    try:
-        return os.lstat(path).st_uid
-    except OSError:
-        return None
-    finally:
-        with suppress(OSError):
-            os.rmdir(path)
+        try:
+            return os.lstat(path).st_uid
+        finally:
+            with suppress(OSError):
+                os.rmdir(path)
+    return None
 
 
 def _bring_up(top: str) -> None:

@@ -109,37 +109,8 @@ class Pool:
             if not any(worker.in_hand for worker in self._workers):
                 return
             for descriptor, _ in answers.poll():
-                answer = workers[descriptor].receive()
+                answer = workers[descriptor].result()
                 yield workers[descriptor].in_hand.popleft(), answer
-
-
-class Beside:
-    """A forked process that does one thing while this process, or workers that it forks later, do another.
-
-    It is killed at the end of the ``with`` block, if it still works then.
-    """
-
-    def __init__(self, work: Callable[[], Any]) -> None:
-        self._worker = _Worker(lambda _: work(), [])
-        self._worker.send(None)
-
-    def __enter__(self) -> "Beside":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.end()
-
-    def end(self) -> None:
-        """Kill it if it still works."""
-        self._worker.end()
-
-    def has_ended(self, timeout: float = 0.0) -> bool:
-        """Return whether it has ended, after at most ``timeout`` seconds. Forked workers may ask as well."""
-        return bool(self._worker.pipe.poll(timeout))
-
-    def result(self) -> Any:
-        """Wait for its end and return the result. Its exception is raised here; call this once."""
-        return self._worker.receive()
 
 
 class _Worker:
@@ -162,7 +133,8 @@ class _Worker:
         except OSError:
             raise self._death() from None
 
-    def receive(self) -> Any:
+    def result(self) -> Any:
+        """Wait for the result of its oldest task and return it once. The task's exception is raised here."""
         try:
             done, value = self.pipe.recv()
         except (EOFError, OSError):
@@ -185,6 +157,27 @@ class _Worker:
         how = "was killed by signal %d" % -code if code < 0 else "ended with exit code %d" % code
         hint = "it may be out of memory: it needs up to 256 MiB; --jobs 1 needs least"
         return DeployerError(f"a worker process {how}", hint if code == -signal.SIGKILL else "")
+
+
+class Beside(_Worker):
+    """A forked process that does one thing while this process, or workers that it forks later, do another.
+
+    It is killed at the end of the ``with`` block, if it still works then.
+    """
+
+    def __init__(self, work: Callable[[], Any]) -> None:
+        super().__init__(lambda _: work(), [])
+        self.send(None)
+
+    def __enter__(self) -> "Beside":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def has_ended(self, timeout: float = 0.0) -> bool:
+        """Return whether it has ended, after at most ``timeout`` seconds. Forked workers may ask as well."""
+        return bool(self.pipe.poll(timeout))
 
 
 def _serve(pipe: Any, others: List[Any], function: Callable[[Any], Any]) -> None:

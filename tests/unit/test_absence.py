@@ -61,7 +61,6 @@ REVIEWED = {
     "system/payload.py::_execute": "the next folder is tried, then the reason is found again and printed",
     "system/payload.py::_read_from": "any error ends the rank",
     "site/run/command.py::_seen": "unknown, which is its own answer",
-    "site/rank/gpu.py::_refused": "the error is the answer",
     "site/rank/interfaces.py::_ask": "an interface without an address is not used",
     "site/rank/interfaces.py::_is_free": "any error: the port is not used",
     "site/rank/meeting.py::_connect": "tried again, then raised",

@@ -25,12 +25,10 @@ def _explain(args: argparse.Namespace) -> None:
     if not pages_shown:
         near = guess(args.code, {page.code for page in every})
         raise UsageError(f"no page explains {args.code!r}{near}", "without CODE, explain lists all codes")
-    if common.as_json(args, [page.record() for page in pages_shown]):
-        return
     lines = _list(pages_shown) if args.code is None else []
     for page in pages_shown if args.code else ():
         lines += [""] * bool(lines) + page.lines(common.wrapped, common.table)
-    terminal.show(*lines)
+    common.show_result(args, [page.record() for page in pages_shown], *lines)
 
 
 def _list(shown: List[pages.Page]) -> List[str]:

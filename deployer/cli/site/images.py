@@ -125,14 +125,13 @@ def _join(args: argparse.Namespace) -> None:
 
 def _log(args: argparse.Namespace) -> None:
     noted = events.read(_existing(args).root)
-    if common.as_json(args, {"events": [each._asdict() for each in noted]}):
-        return
     rows = []
     for each in noted:
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(each.time))
         who, what = " as ".join(filter(None, (each.login, each.user))), (each.bundle, each.job, each.job_id, each.store)
         rows.append([when, who, each.action, store.short(each.digest), " ".join(filter(None, what))])
-    terminal.show(*common.table(("TIME", "USER", "ACTION", "DIGEST", "WHAT"), rows))
+    lines = common.table(("TIME", "USER", "ACTION", "DIGEST", "WHAT"), rows)
+    common.show_result(args, {"events": [each._asdict() for each in noted]}, *lines)
 
 
 def _existing(args: argparse.Namespace) -> store.Store:

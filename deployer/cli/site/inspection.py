@@ -63,15 +63,13 @@ def _inspect(args: argparse.Namespace) -> None:
         digest, keys = seal.digest, known.keys
     signers = None if keys is None else [key.fingerprint for key in keys]
     record = dict(manifest.record(), segments=len(manifest.segments), digest=digest, keys=signers)
-    if common.as_json(args, record):
-        return
-    terminal.show(*manifest_lines(manifest))
-    terminal.show(f"digest {digest}")
+    lines = [*manifest_lines(manifest), f"digest {digest}"]
     if keys is not None:
         others = "signed by " + ", ".join(signers or ()) if keys else "not signed"
-        terminal.show(trust.own(keys) or others)
+        lines.append(trust.own(keys) or others)
     if image:
-        terminal.show(f"installed: {image.folder}")
+        lines.append(f"installed: {image.folder}")
+    common.show_result(args, record, *lines)
 
 
 def _read(path: str, policies: Optional[Sequence[Policy]]) -> Tuple[Manifest, Seal, trust.Trust]:

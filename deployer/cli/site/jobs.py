@@ -294,12 +294,10 @@ def _where(args: argparse.Namespace) -> None:
 
     request = ExecRequest(args.image, args.plan, args.bind, env=args.env)
     place = where.find(locate(args.root), request, args.format, args.sif and os.path.abspath(args.sif))
-    if common.as_json(args, place._asdict()):
-        return
-    if args.format == where.EDF:
-        terminal.show(*place.options)
-    else:
-        terminal.show(f"image    {quoted([place.image])}", f"options  {quoted(place.options)}")
+    lines = place.options
+    if args.format != where.EDF:
+        lines = [f"image    {quoted([place.image])}", f"options  {quoted(place.options)}"]
+    common.show_result(args, place._asdict(), *lines)
 
 
 def _shell(args: argparse.Namespace) -> None:

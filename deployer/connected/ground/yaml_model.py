@@ -29,6 +29,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, ErrorDetails
 
 from deployer.contract.base.errors import UsageError
+from deployer.contract.base.grouping import grouped
 from deployer.contract.base.guess import guess
 from deployer.contract.base.text import counted, fault, is_name, printable
 from deployer.system import files
@@ -426,9 +427,7 @@ def _unknown_key(place: KeyPath, model: type[BaseModel]) -> str:
 @cache
 def _homes(model: type[BaseModel]) -> dict[str, str]:
     """Return the right place of each key of a model and its nested models, for error texts."""
-    places: dict[str, list[str]] = {}
-    for home, key in _all_keys(model, ()):
-        places.setdefault(key, []).append(".".join(home) or "the top")
+    places = grouped((key, ".".join(home) or "the top") for home, key in _all_keys(model, ()))
     return {key: " or ".join(homes[:2]) for key, homes in places.items()}
 
 

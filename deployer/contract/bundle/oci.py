@@ -4,7 +4,7 @@ Source: OCI image-spec 1.0 (image-layout, manifest, config).
 """
 
 import hashlib
-from typing import Any, Dict, List, NamedTuple
+from typing import Any, Dict, NamedTuple
 
 from deployer.contract.base import json_records
 from deployer.contract.base.json_records import Record
@@ -14,7 +14,7 @@ LAYOUT_FILE = "oci-layout"
 INDEX_FILE = "index.json"
 LAYOUT = json_records.dumps({"imageLayoutVersion": "1.0.0"})
 
-_LAYER_TYPES = {
+LAYER_TYPES = {
     "zstd": "application/vnd.oci.image.layer.v1.tar+zstd",
     "gzip": "application/vnd.oci.image.layer.v1.tar+gzip",
 }
@@ -65,7 +65,7 @@ def manifest(configuration: Blob, layer: Blob, codec: str) -> bytes:
             "schemaVersion": 2,
             "mediaType": MANIFEST_TYPE,
             "config": _descriptor("application/vnd.oci.image.config.v1+json", configuration),
-            "layers": [_descriptor(_LAYER_TYPES[codec], layer)],
+            "layers": [_descriptor(LAYER_TYPES[codec], layer)],
         }
     )
 
@@ -76,11 +76,6 @@ def index(image_manifest: Blob, name: str, version: str, architecture: str) -> b
     entry["platform"] = {"architecture": architecture, "os": "linux"}
     entry["annotations"] = {"org.opencontainers.image.ref.name": f"{name}:{version}"}
     return json_records.dumps({"schemaVersion": 2, "manifests": [entry]})
-
-
-def codecs() -> List[str]:
-    """Return the names of the codecs that a layer may use."""
-    return sorted(_LAYER_TYPES)
 
 
 def _descriptor(media_type: str, item: Blob) -> Record:

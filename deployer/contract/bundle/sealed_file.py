@@ -245,7 +245,7 @@ def image_manifest(manifest: Manifest) -> bytes:
     """Return the image manifest of a bundle. Raises IntegrityError if it lacks the configuration or the layer."""
     sizes = {member.name: member.size for member in manifest.members}
     codec = str(manifest.codec["name"])
-    if codec not in oci.codecs():
+    if codec not in oci.LAYER_TYPES:
         raise IntegrityError(f"unknown codec of the layer: {codec!r}")
 
     def blob(digest: str) -> oci.Blob:

@@ -11,18 +11,16 @@ results is read: ``epochs`` with ``seconds``, and ``iterations`` of one rank.
 import csv
 import math
 import statistics
-from collections import OrderedDict
-from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, TypeVar
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from deployer.contract.base import json_records, records
 from deployer.contract.base.errors import UsageError
+from deployer.contract.base.grouping import grouped
 from deployer.contract.base.json_records import Fields, Record
 from deployer.contract.base.text import printable
 from deployer.contract.site.plan import NATIVE
 
 SCHEMA = "report"
-
-_T = TypeVar("_T")
 
 #: Quantiles of Student's t for 95 %, for 1 to 9 degrees of freedom. For more, the coefficients of an expansion that is
 #: exact to four decimals (Abramowitz and Stegun, 26.7.5).
@@ -223,8 +221,8 @@ def rows(runs: Sequence[Run]) -> List[Row]:
     def kind(run: Run) -> Tuple[Any, ...]:
         return (*_same(run), run.native, run.per_node, run.threads)
 
-    kinds = _grouped(runs, kind)
-    natives = _grouped((run for run in runs if run.native), _place)
+    kinds = grouped((kind(run), run) for run in runs)
+    natives = grouped((_place(run), run) for run in runs if run.native)
     in_order = []
     for run in sorted(runs, key=_order):
         smallest = min(other.ranks for other in kinds[kind(run)])
@@ -234,13 +232,6 @@ def rows(runs: Sequence[Run]) -> List[Row]:
         of_native = run.speed / mean([other.speed for other in without]) if without else None
         in_order.append(Row(run, efficiency, of_native, base))
     return in_order
-
-
-def _grouped(items: Iterable[_T], key: Callable[[_T], Any]) -> Dict[Any, List[_T]]:
-    groups: Dict[Any, List[_T]] = OrderedDict()
-    for item in items:
-        groups.setdefault(key(item), []).append(item)
-    return groups
 
 
 def _same(run: Run) -> Tuple[Any, ...]:
@@ -275,7 +266,7 @@ _Table = Callable[..., List[str]]
 def lines(found: Sequence[Row], table: _Table) -> List[str]:
     """Return the tables for people; ``table`` lays out head, rows and right-aligned columns."""
     shown: List[str] = []
-    for (workload, unit), rows in _grouped(found, lambda row: (row.run.workload, row.run.unit)).items():
+    for (workload, unit), rows in grouped(((row.run.workload, row.run.unit), row) for row in found).items():
         head = tuple(unit if name == "%s" else name for name in _HEAD)
         cells = [[printable(cell) for cell in _cells(row)] for row in rows]
         title = f"{printable(workload)}: {UNITS[unit]}, mean and half of its 95 % interval"

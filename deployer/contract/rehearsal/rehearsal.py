@@ -12,6 +12,7 @@ from typing import Collection, Dict, Iterable, List, NamedTuple, Optional, Patte
 
 from deployer.contract.base import json_records, records
 from deployer.contract.base.errors import EXIT_DONE, Refused
+from deployer.contract.base.grouping import grouped
 from deployer.contract.base.json_records import Fields, Record
 from deployer.contract.base.text import counted, printable
 from deployer.contract.rehearsal import downloads, remedies
@@ -589,9 +590,7 @@ class _Judgement:
 
     def _others(self) -> Iterable[Reached]:
         """Yield the findings about files, programs, libraries and daemons."""
-        groups: Dict[Tuple[str, str], List[Observation]] = {}
-        for item in self.observations:
-            groups.setdefault((item.kind, item.what), []).append(item)
+        groups = grouped(((item.kind, item.what), item) for item in self.observations)
         for (kind, what), group in groups.items():
             stopped = any(item is self.cause for item in group)
             if kind == seen.WRITE and _USUAL_WRITES.search(what) and not stopped:

@@ -13,7 +13,7 @@ from deployer.contract.base.json_records import Record
 from deployer.contract.site.plan import NATIVE
 from deployer.contract.site.runtime_table import RUNTIMES
 from deployer.site.capture import apptainer, started
-from deployer.site.capture.tools import Tools, read_text
+from deployer.site.capture.tools import Tools, read_text, refused
 
 #: Names to search in PATH, and the path of the Python for RHEL's own tools.
 _PYTHONS = ("python3", *("python3.%d" % minor for minor in range(6, 20)), "/usr/libexec/platform-python")
@@ -123,11 +123,7 @@ def namespaces_denied() -> Optional[str]:
 
 def fuse() -> bool:
     """Return whether this user can open the FUSE device, which mounting an image requires."""
-    try:
-        os.close(os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC))
-    except OSError:
-        return False
-    return True
+    return refused("/dev/fuse") is None
 
 
 def runtimes(tools: Tools, words: Optional[started.TrialWords] = None) -> Record:

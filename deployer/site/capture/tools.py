@@ -38,6 +38,15 @@ def read_text(path: str) -> str:
         return ""
 
 
+def refused(path: str) -> Optional[str]:
+    """Return why this user cannot open a device; None if it can be opened."""
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC))
+    except OSError as error:
+        return f"{path}: {error.strerror}"
+    return None
+
+
 class Answer(NamedTuple):
     """The output of a tool.
 

@@ -133,11 +133,11 @@ class _Hub:
                     elif signal.SIGTERM in wakeups.take():
                         self._ask_to_end(starters)
                 self._drop_strangers()
-                starters -= set(self._ended(starters))
+                self._reap(starters)
             self._tell_all({"end": True})
             until = time.monotonic() + _END
             while starters and time.monotonic() < until:  # those that still run are killed
-                starters -= set(self._ended(starters))
+                self._reap(starters)
                 time.sleep(0.02)
         finally:
             self._selector.close()
@@ -265,14 +265,12 @@ class _Hub:
             if peer in self._peers:
                 self._tell(peer, message)
 
-    def _ended(self, starters: Set[int]) -> List[int]:
-        """Return those of ``starters`` that have ended, and end the step if one failed."""
-        ended = []
-        for pid in starters:
+    def _reap(self, starters: Set[int]) -> None:
+        """Remove those of ``starters`` that have ended, and end the step if one failed."""
+        for pid in list(starters):
             done, status = os.waitpid(pid, os.WNOHANG)
             if done:
-                ended.append(pid)
+                starters.remove(pid)
                 code = payload.exit_code(status)
                 if code and self._code is None:
                     self._fail("a node could not be started, or ended: exit code %d" % code, code)
-        return ended

@@ -69,20 +69,17 @@ def prepare(installed: InstalledImage, python: Optional[str] = None) -> None:
     engine = installed.engine
     if not files.is_folder(os.path.join(engine, LIB)):
         return
-    proot = os.path.join(installed.folder, "kit", "proot")
-    if not files.is_file(proot):
+    proot = program(installed, "proot")
+    if proot is None:
         raise IntegrityError("the bundle's kit has udocker without proot", "pack the bundle again")
     for folder in _FOLDERS:
         os.makedirs(os.path.join(engine, folder), exist_ok=True)
     # All plans of one site list the same Pythons.
     python = python or pythons.choose(next((installed.plan(site).python for site in installed.sites()), []))
-    with open(proot, "rb") as stream:
-        _write(os.path.join(engine, "bin", "proot"), stream.read(), 0o755)
+    _write(os.path.join(engine, "bin", "proot"), files.read_bytes(proot), 0o755)
     _write(os.path.join(engine, "lib", "VERSION"), _ENGINE_VERSION.encode())
-    _write(
-        os.path.join(engine, "start.py"),
-        pkgutil.get_data("deployer.site.container.runtimes", "udocker_start.py") or b"",
-    )
+    start = pkgutil.get_data("deployer.site.container.runtimes", "udocker_start.py")
+    _write(os.path.join(engine, "start.py"), start or b"")
     _write(os.path.join(engine, START), _RUN.format(python=shlex.quote(python)).encode(), 0o755)
     with suppress(DeployerError):  # ranks need not compile udocker, but it also works without bytecode
         process.run([python, "-I", "-S", "-c", _COMPILE, os.path.join(engine, LIB)], _PATIENCE, check=False)

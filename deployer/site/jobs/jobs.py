@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import IO, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 from deployer.contract.base.errors import DeployerError, JobFailed, MissingTool, Refused, TransferError, UsageError
+from deployer.contract.base.grouping import grouped
 from deployer.contract.base.json_records import Record
 from deployer.contract.base.text import printable
 from deployer.contract.proof.evidence import Launch
@@ -553,10 +554,8 @@ def states(submitted: Sequence[Tuple[str, str]]) -> Dict[str, JobState]:
     Args:
         submitted: the id of each job and the name of its scheduler.
     """
-    together: Dict[Tuple[Scheduler, str], List[str]] = {}
-    for number, kind in submitted:
-        owner = scheduler(number, kind)
-        together.setdefault((owner, owner.place(number)), []).append(number)
+    owned = ((scheduler(number, kind), number) for number, kind in submitted)
+    together = grouped(((owner, owner.place(number)), number) for owner, number in owned)
     known: Dict[str, JobState] = {}
     for (owner, _), numbers in together.items():
         for start in range(0, len(numbers), _AT_ONCE):

@@ -10,6 +10,7 @@ from typing import Any, Dict, FrozenSet, Iterable, Iterator, List, Mapping, Name
 
 from deployer.contract.base import json_records, records
 from deployer.contract.base.errors import Refused, SpaceError
+from deployer.contract.base.grouping import grouped
 from deployer.contract.base.json_records import Record
 from deployer.contract.base.text import counted
 from deployer.contract.bundle.job import seconds
@@ -418,9 +419,7 @@ class _Job:
             yield self._finding(code, size=size, asked=launch.ranks, count=count)
         if not launch.without_mpi:
             yield from self._speed()
-        by_host: Dict[str, _Ranks] = {}
-        for probe in self.probes:
-            by_host.setdefault(probe.host, []).append((probe.task, parse_cpus(probe.cpus)))
+        by_host = grouped((probe.host, (probe.task, parse_cpus(probe.cpus))) for probe in self.probes)
         for host, ranks in sorted(by_host.items()):
             yield from self._overlap(host, ranks)
         if launch.straddling is None:

@@ -16,6 +16,7 @@ from typing import NamedTuple, Optional, Sequence, Tuple
 from deployer.contract.base.errors import DeployerError
 from deployer.contract.proof.measurements import AMD_GPU, GPU, INTEL_GPU, GpuMeasurement
 from deployer.site.capture import gpus
+from deployer.site.capture.tools import refused
 from deployer.site.rank.observed.mapped_mpi import kernel_text
 from deployer.system import process
 
@@ -128,18 +129,9 @@ def _opened(vendor: _Vendor, sys_folder: str, dev: str) -> Tuple[Optional[int], 
     listed = gpus.listed(vendor.kind, sys_folder)
     if not listed:
         return 0, f"the node's kernel lists no GPU of {vendor.name}"
-    own = [_refused(os.path.join(dev, "dri", each.render)) for each in listed]
-    shared = _refused(os.path.join(dev, "kfd")) if vendor.kind == "amd" else None
+    own = [refused(os.path.join(dev, "dri", each.render)) for each in listed]
+    shared = refused(os.path.join(dev, "kfd")) if vendor.kind == "amd" else None
     return own.count(None), shared or (None if None in own else own[0])
-
-
-def _refused(path: str) -> Optional[str]:
-    """Return why a device cannot be opened; None if it can."""
-    try:
-        os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC))
-    except OSError as error:
-        return f"{path}: {error.strerror}"
-    return None
 
 
 def _number(word: str, answer: str) -> Optional[int]:

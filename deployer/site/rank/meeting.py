@@ -114,7 +114,6 @@ def _receive(place: _Place, out: str) -> List[str]:
 
 def _measure(connection: socket.socket, size: int) -> None:
     """Let another node measure."""
-    connection.settimeout(_EXCHANGE)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     for _ in range(_PINGS):
         _discard(connection, 1)

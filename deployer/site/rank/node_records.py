@@ -21,11 +21,8 @@ def node_name() -> str:
     """Return the name of this node's files: its host name, which may not be unique, and part of the boot id."""
     host = os.uname().nodename
     try:
-        descriptor = os.open(_BOOT, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            return "{}.{}".format(host, os.read(descriptor, _DIGITS).decode("ascii"))
-        finally:
-            os.close(descriptor)
+        with open(_BOOT, "rb") as stream:
+            return "{}.{}".format(host, stream.read(_DIGITS).decode("ascii"))
     except OSError:  # missing in a container's /proc: the first step of a job refuses nodes with the same name
         return host
 

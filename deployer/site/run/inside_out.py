@@ -5,7 +5,6 @@ from typing import Optional, Sequence
 
 from deployer.contract.base.errors import Refused
 from deployer.contract.bundle import image_launcher
-from deployer.contract.bundle.command import CommandSearch
 from deployer.contract.bundle.image_launcher import ImageLauncher
 from deployer.contract.bundle.manifest import Image
 from deployer.contract.site.plan import INSIDE, NATIVE, OUTSIDE, Plan, StartOption
@@ -50,20 +49,15 @@ def find(plan: Plan, option: StartOption, installed: InstalledImage, image: Imag
         return None
     place = command.place(installed, image, plan, [bind.target for bind in plan.binds])
     check_runtime(option.runtime, option.arguments)
-    return _found(place, option.launcher, image, installed)
-
-
-def _found(place: CommandSearch, launcher: str, image: Image, installed: InstalledImage) -> ImageLauncher:
-    lacks = image_launcher.lacks(launcher, place, image.python)
-    launcher_of_image = image_launcher.find(launcher, place)
-    if lacks or launcher_of_image is None:
+    lacks = image_launcher.lacks(option.launcher, place, image.python)
+    if lacks:
         label = installed.receipt.label
         raise Refused(
             f"launcher.missing: {label} cannot start ranks by its own launcher: {lacks}",
             "install the launcher of its MPI and a python3 in the image (Debian: mpich, or openmpi-bin), or start the "
             "ranks by the site's: --launch outside",
         )
-    return launcher_of_image
+    return image_launcher.find(option.launcher, place)
 
 
 def check_runtime(runtime: str, arguments: Sequence[str]) -> None:

@@ -4,8 +4,9 @@ The layout defines the number of CPUs per rank. The launcher's options, made fro
 (``site.run.launchers``).
 """
 
-from typing import Dict, List, NamedTuple, Optional, Sequence
+from typing import List, NamedTuple, Optional, Sequence
 
+from deployer.contract.base.grouping import grouped
 from deployer.contract.base.text import counted
 from deployer.contract.proof.evidence import parse_cpus
 from deployer.contract.site.layout import Layout
@@ -86,9 +87,7 @@ def gpu_order(
         or (filling and cpu_lists(layout) is None)
     ):
         return None
-    near: Dict[int, List[int]] = {}
-    for place in sorted(places):
-        near.setdefault(place.domain, []).append(place.gpu)
+    near = grouped((place.domain, place.gpu) for place in sorted(places))
     numbers = []
     for rank in range(ranks):
         socket, before = rank % sockets, rank // sockets

@@ -386,7 +386,7 @@ def _binds(process: str, folder: str) -> bool:
 def _links(request: StageRequest, size: int) -> Optional[relay.Links]:
     """Return this node's place if the nodes send the file on to each other and ``size`` bytes fit here, else None."""
     with suppress(SpaceError):
-        _check_room(_place(request), size, 1)
+        _check_room(request, size, 1)
         return relay.links(request.hosts) if request.relay else None
     return None
 
@@ -438,7 +438,7 @@ def _fill(request: StageRequest, received: List[ReceivedImage]) -> Iterator[None
         if request.kit:
             size += kit.ROOM + sum(member.size for member in manifest.members if member.name.startswith(KIT_PREFIX))
             entries += kit.ENTRIES
-        _check_room(_place(request), size, entries)
+        _check_room(request, size, entries)
         yield
         targets = content.APP_AND_KIT if request.kit else content.APP_ONLY
         written = content.Content(verification, overlays, targets, jobs, _stop_if_asked)
@@ -466,7 +466,7 @@ def _fill_packed(request: StageRequest, received: List[ReceivedImage]) -> Iterat
     target = os.path.join(request.into, os.path.basename(request.source))
     whole = 0 if request.in_place else os.path.getsize(request.source)
     size = whole + os.path.getsize(request.tool) + (kit.ROOM if request.kit else 0)
-    _check_room(_place(request), size, 2)
+    _check_room(request, size, 2)
     yield
     links = _links(request, size)
     if request.in_place:
@@ -487,18 +487,15 @@ def _fill_packed(request: StageRequest, received: List[ReceivedImage]) -> Iterat
     os.mkdir(os.path.join(request.into, ROOTFS))  # the image path for commands, although ranks join the mounted root
 
 
-def _place(request: StageRequest) -> str:
-    return os.path.dirname(os.path.dirname(request.into))
-
-
 def _stop_if_asked(*_: int) -> None:
     """Receive the progress of the unpacking; raise JobFailed if the job must end."""
     if set(signal.sigpending()) & set(_SIGNALS):
         raise JobFailed("asked to stop while the image was unpacked")
 
 
-def _check_room(folder: str, size: int, entries: int) -> None:
-    """Raise SpaceError if ``folder`` lacks space, or if it is in memory and the node lacks memory."""
+def _check_room(request: StageRequest, size: int, entries: int) -> None:
+    """Raise SpaceError if the place of the image lacks space, or if it is in memory and the node lacks memory."""
+    folder = os.path.dirname(os.path.dirname(request.into))
     space.check(folder, size, entries)
     if space.in_memory(folder):
         free = space.available_memory()

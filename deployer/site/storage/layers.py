@@ -169,12 +169,8 @@ def _is_own(folder: str) -> bool:
 
 def users(store: Store, layer: str) -> List[str]:
     """Return the folders of this user's finished images that need a layer, with or without a receipt."""
-    folders = []
-    for name in files.names(store.images):
-        folder = os.path.join(store.images, name)
-        if not name.startswith(".") and layer in layer_links(folder):
-            folders.append(folder)
-    return folders
+    folders = (os.path.join(store.images, name) for name in files.names(store.images) if not name.startswith("."))
+    return [folder for folder in folders if layer in layer_links(folder)]
 
 
 def unused(store: Store, without: Collection[str] = ()) -> List[str]:

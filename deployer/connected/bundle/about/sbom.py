@@ -30,6 +30,7 @@ from deployer.connected.bundle.about.programs import CARGO, GOLANG
 from deployer.connected.rootfs import wheels
 from deployer.contract.base import json_records
 from deployer.contract.base.errors import IntegrityError
+from deployer.contract.base.grouping import grouped
 from deployer.system import files
 
 #: The memory limit in bytes for reading an SBOM (records.memory): about 100,000 packages.
@@ -70,9 +71,8 @@ def make(
     if system.name:
         kind = ComponentType.OPERATING_SYSTEM
         components.append(Component(name=system.name, version=system.version or None, type=kind, bom_ref="os"))
-    places: dict[Package, list[str]] = {}  # a package may be in several places of the image
-    for package in installed.packages:
-        places.setdefault(package._replace(where=""), []).append(package.where)
+    # A package may be in several places of the image.
+    places = grouped((package._replace(where=""), package.where) for package in installed.packages)
     components += [_component(package, where, system) for package, where in places.items()]
     components += [_component(package, [package.where], _KIT_SYSTEM) for package in others]
     components += [

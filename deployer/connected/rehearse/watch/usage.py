@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from deployer.connected.rehearse.watch import tracee
 from deployer.connected.rehearse.watch.tracee import Tracee
+from deployer.contract.base.grouping import grouped
 
 #: Launchers' variables with a rank's number. Slurm's own is last, because other launchers' ranks also have it.
 _RANK = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "RANK", "SLURM_PROCID")
@@ -99,11 +100,7 @@ class RankUsage:
             except (OSError, ValueError, IndexError):
                 continue
         self._known = found
-        ranks: dict[Rank, list[int]] = {}
-        for process, seen in found.items():
-            if seen.counts:
-                ranks.setdefault(_inherited(process, found, parents), []).append(process)
-        return ranks
+        return grouped((_inherited(process, found, parents), process) for process in found if found[process].counts)
 
     def _weigh(self, rank: Rank, processes: list[int]) -> None:
         """Record the memory of a rank, in KiB."""

@@ -12,7 +12,7 @@ from deployer.contract.base.json_records import Record
 from deployer.contract.base.shell import code
 from deployer.contract.bundle.sweep import numbers
 from deployer.site.capture.scheduler import BatchFacts, common, duration
-from deployer.site.capture.tools import Tools
+from deployer.site.capture.tools import Tools, determined
 from deployer.site.jobs.schedulers.interface import JobRequest, JobState, Queue, Scheduler
 from deployer.site.jobs.schedulers.texts import counted, job_name, options, printed, whole_number, word
 
@@ -218,24 +218,23 @@ def _shape(values: Dict[str, str]) -> Record:
 
 def _partition(name: str, nodes: List[Record], environments: Dict[str, str], tools: Tools) -> Record:
     fields = _fields(printed(tools, "qconf", "-sq", name))
-    partition: Record = {"nodes": len(nodes)} if nodes else {}
     limit = _LIMIT.match(fields.get("h_rt", ""))
-    if limit:
-        partition["max_time"] = duration(limit)
     shape = common(name, nodes, tools)
-    if shape:
-        partition["node"] = shape
     # The list may have host-specific values: "mpi smp,[cn1=gpu]".
     names = re.sub(r"\[[^\]]*\]", "", fields.get("pe_list", "")).replace(",", " ").split()
     usable = [environment for environment in environments if environment in names]
-    if usable:
-        partition["parallel_environment"] = usable[0]
     if len(usable) > 1:
         others = ", ".join(f"{other} ({environments[other]})" for other in usable[1:])
         tools.note(f"partition {name}: parallel environment {usable[0]} was chosen; others: {others}")
     elif not usable:
         tools.note(f"partition {name}: no parallel environment deals slots to several nodes and has control_slaves")
-    return partition
+    partition: Record = {
+        "nodes": len(nodes) or None,
+        "max_time": duration(limit) if limit else None,
+        "node": shape,
+        "parallel_environment": usable[0] if usable else None,
+    }
+    return determined(partition)
 
 
 def _environments(tools: Tools) -> Dict[str, str]:

@@ -267,11 +267,15 @@ class Scheduler(BatchSystem):
         """
         if code != 0:
             raise self.refused(code, out, err or out)
-        number = (out.strip().splitlines() or [""])[-1]  # possibly after lines of a site's submit plugin
-        number = re.sub(r"\.1-\d+:1$", "", number)  # an array of Grid Engine
+        number = self.submitted(out)
         if not self.owns(number):
             raise Refused(f"{self.by_hand.split()[0]} gave no job id: {out.strip()!r}", "try: " + self.rehearses)
         return number
+
+    def submitted(self, out: str) -> str:
+        """Return the id in what a submission printed, possibly after lines of a site's submit plugin."""
+        number = (out.strip().splitlines() or [""])[-1]
+        return re.sub(r"\.1-\d+:1$", "", number)  # an array of Grid Engine
 
     def queue(self, partition: str) -> List[str]:
         """Return argv that queries a partition; an empty text means the default partition."""

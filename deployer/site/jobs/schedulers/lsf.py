@@ -11,7 +11,6 @@ not counted; a job in the queue captures the hardware of a node.
 import re
 from typing import Dict, List, Optional, Sequence, Set
 
-from deployer.contract.base.errors import Refused
 from deployer.contract.base.json_records import Record
 from deployer.contract.base.shell import code
 from deployer.contract.bundle.job import clock
@@ -57,7 +56,7 @@ class Lsf(Scheduler):
     submit_host = "LSB_SUB_HOST"
     settings = ("LSF_",)
     prefix = "#BSUB"
-    by_hand = "bsub <job.sh"
+    by_hand = rehearses = "bsub <job.sh"
     submits, cancels = "bsub", "bkill"
     job_id = re.compile(r"\d+(\[\d+\])?$")
     #: bjobs.1 and bkill.1: LSF forgets a job CLEAN_PERIOD after its end, an hour by default (lsb.params.5).
@@ -131,13 +130,9 @@ class Lsf(Scheduler):
         more = [*(["-w", f"ended({after})"] if after else []), *array]
         return ["sh", "-c", 'script=$1; shift; exec bsub "$@" <"$script"', "sh", script, *more]
 
-    def parse_submit(self, code: int, out: str, err: str) -> str:
-        if code != 0:
-            raise self.refused(code, out, err or out)
-        submitted = _SUBMITTED.search(out)
-        if not submitted:
-            raise Refused(f"bsub gave no job id: {out.strip()!r}", "try: bsub <job.sh")
-        return submitted.group(1)
+    def submitted(self, out: str) -> str:
+        match = _SUBMITTED.search(out)
+        return match.group(1) if match else ""
 
     def queue(self, partition: str) -> List[str]:
         return ["sh", "-c", 'bqueues ${1:+"$1"} && echo && bhosts -w', "sh", partition]

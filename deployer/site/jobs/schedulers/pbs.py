@@ -10,13 +10,14 @@ import re
 from typing import Dict, Iterator, List, Optional, Sequence, Set
 
 from deployer.contract.base.errors import UsageError
+from deployer.contract.base.grouping import grouped
 from deployer.contract.base.json_records import Record
 from deployer.contract.base.shell import code
 from deployer.contract.bundle.job import clock
 from deployer.contract.bundle.sweep import TaskGroup, numbers
 from deployer.contract.rules.batch_words import words
 from deployer.site.capture.scheduler import ENOUGH, BatchFacts, Nodes, common, duration, kinds
-from deployer.site.capture.tools import Tools
+from deployer.site.capture.tools import Tools, determined
 from deployer.site.jobs.schedulers.interface import JobRequest, JobState, Queue, Scheduler
 from deployer.site.jobs.schedulers.texts import counted, job_name, options, output_path, printed, whole_number, word
 
@@ -223,10 +224,8 @@ def _partitions(
     Args:
         routes: the routing queues and their destinations.
     """
-    hosts: Dict[str, List[Dict[str, str]]] = {}
-    for vnode, fields in vnodes.items():
-        if _is_of(name, queue, fields):
-            hosts.setdefault(fields.get(_AVAILABLE + "host", vnode), []).append(fields)
+    own_vnodes = [(vnode, fields) for vnode, fields in vnodes.items() if _is_of(name, queue, fields)]
+    hosts = grouped((fields.get(_AVAILABLE + "host", vnode), fields) for vnode, fields in own_vnodes)
     words: Record = {}
     if queue.get("from_route_only") == "True":
         leading = [route for route, destinations in routes.items() if name in destinations]
@@ -246,22 +245,18 @@ def _partitions(
 
 
 def _partition(name: str, queue: Dict[str, str], nodes: List[Nodes], tools: Tools) -> Record:
-    partition: Record = {"nodes": len(nodes)} if nodes else {}
     limit = _CLOCK.match(queue.get(_LIMIT + "walltime", ""))
-    if limit:
-        partition["max_time"] = duration(limit)
-    most = whole_number(queue.get(_LIMIT + "nodect", ""))
-    if most:
-        partition["max_nodes"] = most
     shape = common(name, [each.shape for each in nodes], tools)
-    if any("gpus" in each.shape for each in nodes):
-        partition["gpu_request"] = words("pbs").gpus
     default = _mebibytes(queue.get(_CHUNK + "mem", ""))
-    if default and default < ENOUGH * shape.get("memory_mb", 0):
-        partition["request_memory"] = True
-    if shape:
-        partition["node"] = shape
-    return partition
+    partition: Record = {
+        "nodes": len(nodes) or None,
+        "max_time": duration(limit) if limit else None,
+        "max_nodes": whole_number(queue.get(_LIMIT + "nodect", "")) or None,
+        "gpu_request": words("pbs").gpus if any("gpus" in each.shape for each in nodes) else None,
+        "request_memory": 0 < default < ENOUGH * shape.get("memory_mb", 0) or None,
+        "node": shape,
+    }
+    return determined(partition)
 
 
 def _is_of(name: str, queue: Dict[str, str], node: Dict[str, str]) -> bool:
@@ -290,8 +285,7 @@ def _shape(vnodes: List[Dict[str, str]]) -> Record:
     cpus, gpus = (
         sum(whole_number(vnode.get(_AVAILABLE + resource, "")) for vnode in vnodes) for resource in ("ncpus", "ngpus")
     )
-    shape: Record = {"cpus": cpus, "memory_mb": memory, "gpus": {"count": gpus} if gpus else 0}
-    return {key: value for key, value in shape.items() if value}
+    return determined({"cpus": cpus or None, "memory_mb": memory or None, "gpus": {"count": gpus} if gpus else None})
 
 
 def _level(shapes: List[Record]) -> None:

@@ -6,10 +6,11 @@ import shlex
 from typing import Dict, List, Optional, Sequence, Set
 
 from deployer.contract.base.errors import DeployerError, Refused, TransferError
+from deployer.contract.base.grouping import grouped
 from deployer.contract.base.json_records import Record
 from deployer.contract.base.shell import code
 from deployer.site.capture.scheduler import CPUS, ENOUGH, GPUS, MEMORY, BatchFacts, Nodes, common, kinds
-from deployer.site.capture.tools import Tools
+from deployer.site.capture.tools import Tools, determined
 from deployer.site.jobs.schedulers.interface import STEPS, JobRequest, JobState, Queue, Scheduler
 from deployer.site.jobs.schedulers.texts import last_words, printed, whole_number
 
@@ -312,9 +313,7 @@ def _partitions(
         details: the settings of each partition.
         settings: the settings of the cluster.
     """
-    by_name: Dict[str, List[List[str]]] = {}
-    for row in rows:
-        by_name.setdefault(row[0], []).append(row)
+    by_name = grouped((row[0], row) for row in rows)
     partitions: Record = {}
     for marked in sorted(by_name, key=lambda name: (not name.endswith("*"), name)):  # a star marks the default
         name, own = marked.rstrip("*"), by_name[marked]
@@ -327,25 +326,21 @@ def _partitions(
 
 def _partition(name: str, row: List[str], nodes: List[Nodes], tools: Tools, levels: List[Dict[str, str]]) -> Record:
     """Return a partition's entry; ``levels`` are its settings and those of the cluster, in the order of precedence."""
-    partition: Record = {"nodes": sum(each.number for each in nodes)}
     sizes = re.match(r"^(?:\d+-)?(\d+)$", row[8])  # a single number if minimum and maximum are equal
-    if sizes:
-        partition["max_nodes"] = int(sizes.group(1))
-    if row[7] not in ("infinite", "n/a", ""):
-        partition["max_time"] = row[7]
-    shapes = [each.shape for each in nodes]
+    shapes, own = [each.shape for each in nodes], levels[0]
     shape = common(name, shapes, tools)
-    if any(GPUS in each for each in shapes):
-        partition["gpu_request"] = _GRES
-    own = levels[0]
-    if own.get("OverSubscribe") == "EXCLUSIVE" or own.get("Exclusive") == "NODE":  # the latter since version 25
-        partition["exclusive"] = True
+    exclusive = own.get("OverSubscribe") == "EXCLUSIVE" or own.get("Exclusive") == "NODE"  # the latter since version 25
     cpus = [each.cpus for each in nodes if each.cpus]
-    if MEMORY in shape and cpus and _limit_memory(shape, min(cpus), levels):
-        partition["request_memory"] = True
-    if shape:
-        partition["node"] = shape
-    return partition
+    partition: Record = {
+        "nodes": sum(each.number for each in nodes),
+        "max_nodes": int(sizes.group(1)) if sizes else None,
+        "max_time": row[7] if row[7] not in ("infinite", "n/a") else None,
+        "gpu_request": _GRES if any(GPUS in each for each in shapes) else None,
+        "exclusive": exclusive or None,
+        "request_memory": (MEMORY in shape and cpus and _limit_memory(shape, min(cpus), levels)) or None,
+        "node": shape,
+    }
+    return determined(partition)
 
 
 def _limit_memory(shape: Record, cpus: int, levels: List[Dict[str, str]]) -> bool:

@@ -321,13 +321,14 @@ def test_a_damaged_bundle_leaves_nothing(job):
 def test_no_room_is_one_line_before_anything_is_written(tmp_path, monkeypatch):
     monkeypatch.setattr(space, "in_memory", lambda folder: True)
     monkeypatch.setattr(space, "available_memory", lambda: 999)
+    request = stage.StageRequest("i", "b", str(tmp_path / "private" / "into"), "o", "t", "h")
     with pytest.raises(stage.SpaceError, match=r"999 B of memory free; the image takes 1\.0 kB") as caught:
-        stage._check_room(str(tmp_path), 1000, 1)
+        stage._check_room(request, 1000, 1)
     assert caught.value.exit_code == 6
     with pytest.raises(stage.SpaceError, match="free;"):
-        stage._check_room(str(tmp_path), 10**18, 1)
+        stage._check_room(request, 10**18, 1)
     monkeypatch.setattr(space, "available_memory", lambda: None)
-    stage._check_room(str(tmp_path), 1000, 1)
+    stage._check_room(request, 1000, 1)
 
 
 @pytest.mark.parametrize("kind", ["link", "open", "theirs", "file"])
@@ -735,7 +736,7 @@ def test_a_node_without_room_for_a_second_file_reads_the_first(job, monkeypatch)
     """The size of both files together is more than that of the unpacked image."""
     sizes = []
 
-    def check(place, size, entries):
+    def check(request, size, entries):
         sizes.append(size)
         if size > sizes[0]:
             raise SpaceError("too small")
