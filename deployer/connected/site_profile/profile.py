@@ -15,10 +15,10 @@ from deployer.connected.site_profile import drift
 from deployer.connected.site_profile.machine import Driver, Fabric, NodeGpus
 from deployer.connected.site_profile.model import Lacking, Mpi, Partition, Profile, SiteFiles, SiteScheduler, age
 from deployer.connected.site_profile.search import CURATED, find
-from deployer.contract.base import facts as captured
 from deployer.contract.base.errors import IntegrityError, UsageError
 from deployer.contract.base.guess import guess
 from deployer.contract.base.json_records import Fields
+from deployer.contract.site import facts as captured
 from deployer.system import files
 
 __all__ = [

@@ -14,9 +14,10 @@ from urllib.parse import quote, unquote
 from deployer.connected.ground import xdg
 from deployer.connected.site_profile import search
 from deployer.connected.site_profile.profile import Profile, Resolved, load, resolve
-from deployer.contract.base import facts, json_records
+from deployer.contract.base import json_records
 from deployer.contract.base.errors import DeployerError, IntegrityError, UsageError
 from deployer.contract.base.json_records import Record
+from deployer.contract.site import facts
 from deployer.system import files
 
 #: The file names in the admin's folder, and here.

@@ -17,9 +17,10 @@ from deployer.connected.site_profile import profile as profiles
 from deployer.connected.site_profile.decisions import Access, Decision
 from deployer.connected.site_profile.profile import Profile
 from deployer.connected.transfer.remote import Remote
-from deployer.contract.base import facts, json_records, records
+from deployer.contract.base import json_records, records
 from deployer.contract.base.errors import DeployerError, Refused, TransferError, UsageError
 from deployer.contract.base.json_records import Fields
+from deployer.contract.site import facts
 from deployer.system import files
 
 #: The folder on the site, removed at the end.

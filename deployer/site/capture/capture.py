@@ -8,9 +8,9 @@ import time
 from typing import Collection, NamedTuple, Optional, Sequence
 
 from deployer import __version__
-from deployer.contract.base import facts
 from deployer.contract.base.errors import UsageError
 from deployer.contract.base.json_records import Record
+from deployer.contract.site import facts
 from deployer.site.capture import filesystems, machine, node
 from deployer.site.capture.capture_files import SiteCapture
 from deployer.site.capture.scheduler import BatchFacts, BatchSystem

@@ -5,9 +5,10 @@ import json
 import os
 from typing import Any, List, NamedTuple, Optional, Sequence
 
-from deployer.contract.base import facts, json_records
+from deployer.contract.base import json_records
 from deployer.contract.base.errors import IntegrityError, UsageError
 from deployer.contract.base.json_records import Record
+from deployer.contract.site import facts
 from deployer.site.capture import redact
 from deployer.system import files
 

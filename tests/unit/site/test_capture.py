@@ -13,9 +13,9 @@ import sys
 
 import pytest
 
-from deployer.contract.base import facts
 from deployer.contract.base.errors import IntegrityError, UsageError
 from deployer.contract.base.shell import quoted
+from deployer.contract.site import facts
 from deployer.site.capture import apptainer, capture_files, filesystems, gpus, machine, node, redact
 from deployer.site.capture.capture import CaptureRequest, capture
 from deployer.site.capture.software import fabric, modules, mpi

@@ -12,9 +12,10 @@ import yaml
 from deployer.connected.site_profile import profile as profiles
 from deployer.connected.site_profile.plan import make_plan
 from deployer.connected.site_profile.profile import age, load, merged, resolve
-from deployer.contract.base import facts, json_records
+from deployer.contract.base import json_records
 from deployer.contract.base.errors import IntegrityError, Unknown, UsageError
 from deployer.contract.elf.dynamic import Dynamic, Facts
+from deployer.contract.site import facts
 
 LIBRARY = Facts(
     Dynamic(62, None, "libmpi.so.12", ["libc.so.6"], [], ["$ORIGIN"], {"libc.so.6": ["GLIBC_2.17"]}, [], True, "ab12"),

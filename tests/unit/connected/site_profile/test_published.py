@@ -10,8 +10,9 @@ import pytest
 from deployer.cli.laptop.main import main
 from deployer.connected.site_profile import profile as profiles
 from deployer.connected.site_profile import published, search
-from deployer.contract.base import facts, json_records
+from deployer.contract.base import json_records
 from deployer.contract.base.errors import DeployerError, IntegrityError, UsageError
+from deployer.contract.site import facts
 
 SOURCE = {"kind": "captured", "where": "login1"}
 FACTS = json_records.dumps(facts.record(None, {}, {}))

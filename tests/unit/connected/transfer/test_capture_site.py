@@ -12,8 +12,9 @@ from deployer.connected.site_profile import profile as profiles
 from deployer.connected.site_profile.decisions import Access
 from deployer.connected.transfer import capture_site
 from deployer.connected.transfer.capture_site import SiteRequest
-from deployer.contract.base import facts, json_records
+from deployer.contract.base import json_records
 from deployer.contract.base.errors import MissingTool, Refused, UsageError
+from deployer.contract.site import facts
 from tests.unit.connected.site_profile.test_decisions import CAPTURE
 from tests.unit.connected.transfer.test_remote import far
 
