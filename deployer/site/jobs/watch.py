@@ -22,7 +22,7 @@ from deployer.system import files, terminal
 _LOOK = 1.0
 #: Missing nodes are listed after this many seconds without an answer, or after as many as all the others took if that
 #: is longer. In the first step, these count from the first answer: before it, the script loads modules.
-_QUIET = 5.0
+_QUIET = 3.0
 
 
 def lines(folder: str, stream: IO[str]) -> Iterator[str]:
