@@ -10,7 +10,7 @@ import os
 import select
 import signal
 from collections import deque
-from typing import Any, Callable, Deque, Iterable, Iterator, List, Tuple, TypeVar
+from typing import Any, Callable, Deque, Generator, Iterable, Iterator, List, Tuple, TypeVar
 
 from deployer.contract.base.errors import DeployerError
 from deployer.system import payload
@@ -48,6 +48,21 @@ def groups(items: Iterable[_T], size: Callable[[_T], int]) -> List[List[_T]]:
             total = size(item)
         found[-1].append(item)
     return found
+
+
+def in_groups(
+    items: Iterable[_T], size: Callable[[_T], int], jobs: int, function: Callable[[_T], Any]
+) -> Generator[Tuple[_T, Any], None, None]:
+    """Call ``function`` on each item in up to ``jobs`` processes; yield (item, result), complete groups in any order.
+
+    Only the results are sent between processes; they must be picklable.
+    """
+    several = groups(items, size)
+    with Pool(min(jobs, len(several)), lambda at: [function(item) for item in several[at]]) as pool:
+        for at in range(len(several)):
+            pool.submit(at)
+        for at, results in pool.results():
+            yield from zip(several[at], results)
 
 
 class Pool:

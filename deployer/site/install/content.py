@@ -1,6 +1,7 @@
 """The content of a bundle, as an install and the nodes of a job write it to disk, each segment checked on the way."""
 
 import os
+from contextlib import closing
 from typing import Callable, Iterable, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
 from deployer.contract.base import tarformat
@@ -79,18 +80,13 @@ class Content:
 
     def check(self, segments: Sequence[Segment]) -> None:
         """Check the frames of layers that are already unpacked here: these segments of the bundle may be damaged."""
-        several = workers.groups(segments, lambda segment: segment.size)
 
-        def read(number: int) -> None:  # bytes that it returned would come back through a pipe
-            for segment in several[number]:
-                self.verification.read(segment)
+        def read(segment: Segment) -> None:  # bytes that it returned would come back through a pipe
+            self.verification.read(segment)
 
-        with workers.Pool(min(self.jobs, len(several)), read) as pool:
-            for number in range(len(several)):
-                pool.submit(number)
-            for number, _ in pool.results():
-                for segment in several[number]:
-                    self._passed(segment)
+        with closing(workers.in_groups(segments, lambda segment: segment.size, self.jobs, read)) as checked:
+            for segment, _ in checked:
+                self._passed(segment)
 
     def unpack_frames(
         self,

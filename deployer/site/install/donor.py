@@ -15,9 +15,8 @@ file of a frame fails the check, or cannot be linked, the frame is unpacked.
 
 import os
 import stat
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
-from itertools import compress
 from typing import IO, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from deployer.contract.base import tarformat
@@ -83,14 +82,14 @@ class Donor(NamedTuple):
             return
         try:
             linking = _Linking(self.layer, theirs, root, folders, read, source)
-            sizes = {unit.numbers[0]: sum(segments[number].size for number in unit.numbers) for unit in self.units}
-            units = sorted(self.units, key=lambda unit: -sizes[unit.numbers[0]])
-            several = workers.groups(units, lambda unit: sizes[unit.numbers[0]])
-            with workers.Pool(min(jobs, len(several)), lambda at: list(map(linking.link, several[at]))) as pool:
-                for at in range(len(several)):
-                    pool.submit(at)
-                for at, answers in pool.results():
-                    for unit in compress(several[at], answers):
+
+            def size(unit: _Unit) -> int:
+                return sum(segments[number].size for number in unit.numbers)
+
+            units = sorted(self.units, key=size, reverse=True)
+            with closing(workers.in_groups(units, size, jobs, linking.link)) as answers:
+                for unit, done in answers:
+                    if done:
                         for number, listed in zip(unit.numbers, unit.listed):
                             yield number, listed.note
         finally:

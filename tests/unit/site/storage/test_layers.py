@@ -245,7 +245,7 @@ def test_the_bytes_of_a_known_layer_do_not_come_back_from_the_workers(tmp_path, 
 
     def recorded(pool):
         for task, answer in results(pool):
-            answers.append(answer)
+            answers.append(*set(answer))  # a message has an answer for each segment: all are equal
             yield task, answer
 
     monkeypatch.setattr(content.workers.Pool, "results", recorded)
