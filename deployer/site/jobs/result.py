@@ -6,13 +6,13 @@ The evaluating modules are imported only for that, because `status` and `jobs` o
 import os
 import re
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Type, TypeVar
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Set, Tuple, Type, TypeVar
 
 from deployer.contract.base import json_records, records
 from deployer.contract.base.errors import DeployerError, SpaceError, UsageError
 from deployer.contract.base.json_records import Fields
 from deployer.contract.proof import evidence
-from deployer.contract.proof.evidence import HostRecord, Launch, NetworkRecord, NodeRecord, ProbeRecord, ReceivedImage
+from deployer.contract.proof.evidence import HostRecord, Launch, NetworkRecord, NodeRecord, ProbeRecord
 from deployer.contract.proof.payload import PayloadRecord
 from deployer.contract.rules.findings import Finding, finding
 from deployer.contract.site.plan import CANARY_TEXT
@@ -187,14 +187,8 @@ def gather(folder: str) -> "Evidence":
         logs=_last_lines(ranks),
         payload=payload,
         payload_error=reason,
-        arrival=_arrival([record.image for record in staged if record.image]),
-        readers={record.host: record.image.reason for record in staged if record.image and record.image.reason},
+        received={record.host: record.image for record in staged if record.image},
     )
-
-
-def _arrival(received: Sequence[ReceivedImage]) -> Optional[json_records.Record]:
-    bytes_of = {f"from_{what}": sum(getattr(came, f"from_{what}") for came in received) for what in ("node", "file")}
-    return dict(bytes_of, readers=sum(came.from_file > 0 for came in received)) if received else None
 
 
 def of_hosts(known: Mapping[str, str]) -> "Evidence":

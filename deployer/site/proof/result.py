@@ -15,7 +15,15 @@ from deployer.contract.base.json_records import Record
 from deployer.contract.base.text import counted
 from deployer.contract.bundle.job import seconds
 from deployer.contract.proof import measurements
-from deployer.contract.proof.evidence import OPTION_KEY, HostRecord, Launch, NetworkRecord, ProbeRecord, parse_cpus
+from deployer.contract.proof.evidence import (
+    OPTION_KEY,
+    HostRecord,
+    Launch,
+    NetworkRecord,
+    ProbeRecord,
+    ReceivedImage,
+    parse_cpus,
+)
 from deployer.contract.proof.payload import MappedLibrary, PayloadRecord
 from deployer.contract.rules.findings import ERROR, WARNING, Finding, drifted, errors, finding
 from deployer.contract.site import speed
@@ -90,8 +98,7 @@ class Evidence(NamedTuple):
         told: what the end of the step's output shows, if it failed.
         networks: the nodes' records of the network between them.
         absent: the nodes without a record, if the batch system can list them.
-        arrival: how the nodes got the staged image, if they send it on to each other; else None.
-        readers: why nodes read it although another one should have sent it, by host.
+        received: how each node got the staged image, by host, if the nodes send it on to each other.
     """
 
     hosts: Sequence[HostRecord]
@@ -105,8 +112,7 @@ class Evidence(NamedTuple):
     told: Told = Told()
     networks: Sequence[NetworkRecord] = ()
     absent: Sequence[str] = ()
-    arrival: Optional[Record] = None
-    readers: Mapping[str, str] = {}
+    received: Mapping[str, ReceivedImage] = {}
 
 
 def assemble(launch: Launch, evidence: Evidence, outcome: StepOutcome, steps: Sequence[Record] = ()) -> Record:
@@ -156,11 +162,22 @@ def assemble(launch: Launch, evidence: Evidence, outcome: StepOutcome, steps: Se
             "check": _check(launch),
             "findings": [item.record() for item in findings],
             "ranks": job.ranks(),
-            "image": evidence.arrival,
+            "image": _arrival(evidence.received),
             "network": speed.shown(job.connections, launch.network),
             "payload": evidence.payload,
         },
     )
+
+
+def _arrival(received: Mapping[str, ReceivedImage]) -> Optional[Record]:
+    """Return the totals of all nodes; None: no node sends the image on."""
+    if not received:
+        return None
+    return {
+        "from_node": sum(came.from_node for came in received.values()),
+        "from_file": sum(came.from_file for came in received.values()),
+        "readers": sum(came.from_file > 0 for came in received.values()),
+    }
 
 
 def already_wrong(launch: Launch, known: Evidence) -> List[Finding]:
@@ -266,8 +283,9 @@ class _Job:
         roots = self.roots()
         if outcome.step == STAGED and outcome.exit_code != 0 and not outcome.signal and not roots:
             findings.append(self._finding("stage.failed", reason=self._why() or "exit %d" % outcome.exit_code))
-        for host, reason in sorted(self.evidence.readers.items(), key=lambda pair: nodes.order(pair[0])):
-            findings.append(self._finding("stage.read", host, reason=reason))
+        for host, came in sorted(self.evidence.received.items(), key=lambda pair: nodes.order(pair[0])):
+            if came.reason:
+                findings.append(self._finding("stage.read", host, reason=came.reason))
         findings += self._network() + roots
         if outcome.step in (PROBED, PAYLOAD):
             probed = list(self._probed())

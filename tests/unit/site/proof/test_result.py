@@ -4,7 +4,7 @@ import pytest
 
 from deployer.contract.base.json_records import dumps
 from deployer.contract.proof import evidence
-from deployer.contract.proof.evidence import HostRecord, Launch, NetworkRecord, ProbeRecord
+from deployer.contract.proof.evidence import HostRecord, Launch, NetworkRecord, ProbeRecord, ReceivedImage
 from deployer.contract.proof.measurements import Allreduce, GpuMeasurement, Measures, NodeLink
 from deployer.contract.proof.payload import Communication, Itex, MappedLibrary, NcclReport, Outside, PayloadRecord
 from deployer.contract.rules import verdict
@@ -385,7 +385,8 @@ def test_a_node_that_cannot_stage_ends_the_job_with_its_own_exit_code():
 
 def test_a_node_that_had_to_read_the_image_is_a_note():
     image = {"from_node": 30, "from_file": 150, "readers": 2}
-    verdict = result.assemble(LAUNCH, good(arrival=image, readers={"cn2": "it is too slow"}), after("payload"))
+    came = {"cn1": ReceivedImage(None, 0, 100), "cn2": ReceivedImage("cn1", 30, 50, "it is too slow")}
+    verdict = result.assemble(LAUNCH, good(received=came), after("payload"))
     assert verdict["image"] == image
     (note,) = verdict["findings"]
     assert (note["code"], note["subject"], verdict["exit_code"]) == ("stage.read", "cn2", 0)
