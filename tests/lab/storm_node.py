@@ -69,7 +69,7 @@ def main(config: dict[str, Any]) -> None:
 
 
 def _stage(config: dict[str, Any], memory: Path) -> Path:
-    """Return the image's place, after it was unpacked or copied to memory if the way says so."""
+    """Return the path of the image. If the way stages it, copy it to memory or unpack it there first."""
     way, shared = config["way"], Path(config["shared"])
     name = "image.sqfs" if way["packed"] else "image"
     if way["staged"] and way["packed"]:

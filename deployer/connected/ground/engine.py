@@ -251,8 +251,9 @@ def has_image(client: docker.DockerClient, ref: str) -> bool:
 
 def name(client: docker.DockerClient, image: str, tag: str) -> None:
     """Give an image the name ``tag``, REPOSITORY:VERSION, which another one may have."""
+    repository, _, version = tag.rpartition(":")
     with errors_named(client, f"name {tag}"):
-        client.api.tag(image, *tag.rpartition(":")[::2], force=True)
+        client.api.tag(image, repository, version, force=True)
 
 
 def image_config(client: docker.DockerClient, ref: str) -> dict[str, Any]:

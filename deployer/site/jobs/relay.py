@@ -4,7 +4,7 @@ The nodes in ``hosts/meet`` form chains. The first node of a chain reads the sha
 from the node before it. Other users can connect as well: both ends prove the job's secret (``system.channel``), and the
 node that read a piece has added a proof (HMAC), which each other node checks. If the node before is silent, slow or
 gone, or a piece is wrong, a node reads the rest of the shared file itself and still sends it on, so that the nodes
-behind it continue. Its record says so.
+behind it continue. The node's record has the reason.
 """
 
 import errno

@@ -65,7 +65,8 @@ class Watch:
         names, now = files.names(self._hosts), time.monotonic()
         count = sum(name.endswith(self._suffix) for name in names)
         if count != self._count:
-            self._begun = self._begun if self._count or self._suffix == result.ROOT_SUFFIX else now
+            if self._count == 0 and self._suffix != result.ROOT_SUFFIX:
+                self._begun = now
             self._count, self._last = count, now
         late = count > 0 and now - self._last >= max(_QUIET, self._last - self._begun)
         if self.waits and (len(names), late) != self._seen:  # otherwise the step ends now

@@ -143,7 +143,8 @@ def need(installed: InstalledImage, manifest: Manifest, ranks_mb: int) -> Stagin
     for form in squash.NAMES:
         packed = squash.path(installed.folder, form)
         if files.is_file(packed):
-            sizes[form] = _mib((form != plans.MOUNTED and os.path.getsize(packed)) + engine)  # at most
+            copied = 0 if form == plans.MOUNTED else os.path.getsize(packed)
+            sizes[form] = _mib(copied + engine)  # at most
         else:
             objections[form] = squash.absent(installed, form)
     return StagingNeed(sizes, ranks_mb, objections)
