@@ -61,6 +61,8 @@ _VENDORS = re.compile(
     r"|(?P<amd>libamdhip64|libhsa-runtime64|librocblas|librccl|libtorch_hip|xla_rocm_plugin)"
     r"|(?P<intel>libsycl|libpi_level_zero|libur_adapter_level_zero|libitex_gpu_xetla|libtorch_xpu))\.so"
 )
+#: UCX's plug-in for ROCm, and what it brings in (Debian 13): beside it, these do not show what the image is for.
+_UCX_FOR_ROCM, _BROUGHT_IN = "/libuct_rocm.so", re.compile(r"/lib(amdhip64|hsa-runtime64)\.so[^/]*$")
 _FRAMEWORKS, _OTHERWISE = (("libtorch_", "PyTorch"), ("xla_", "JAX"), ("libitex_", "TensorFlow")), "software"
 #: What SYCL opens to find Intel's GPUs: the loader of Level Zero, and the user's part of the driver.
 _LEVEL_ZERO = ("libze_loader.so.1", "libze_intel_gpu.so.1")
@@ -117,11 +119,18 @@ def vendor(case: Case) -> Iterator[Finding]:
 def _vendors(case: Case) -> dict[str, str]:
     """Return the vendors whose GPU libraries are in the bundle, each with a file, of a framework if it has one."""
     vendors: dict[str, str] = {}
-    for path in (path for _, files in case.layers for path in files.entries):
+    for path in _files(case):
         match = _VENDORS.match(posixpath.basename(path))
         if match and match.lastgroup and (match.lastgroup not in vendors or _framework(path) != _OTHERWISE):
             vendors[match.lastgroup] = path
     return vendors
+
+
+def _files(case: Case) -> list[str]:
+    """Return the paths of the bundle's files, without what UCX brings in."""
+    paths = [path for _, files in case.layers for path in files.entries]
+    has_ucx = any(_UCX_FOR_ROCM in path for path in paths)
+    return [path for path in paths if not (has_ucx and _BROUGHT_IN.search(path))]
 
 
 def _framework(path: str) -> str:
@@ -194,8 +203,7 @@ def _usable_rocm(case: Case) -> Iterator[Finding]:
     """Yield a warning if AMD tested the kernel's driver with other releases of ROCm than the image's."""
     driver, version = _driver(case)
     oldest, newest = _ROCM_SPANS.get(driver or (0, 0), ("", ""))
-    paths = (path for _, files in case.layers for path in files.entries)
-    matches = ((path, match) for path in paths if (match := _ROCM_RELEASE.search(path)))
+    matches = ((path, match) for path in _files(case) if (match := _ROCM_RELEASE.search(path)))
     releases = {next(filter(None, match.groups())): path for path, match in matches}
     for release, path in releases.items() if oldest else ():
         known = _ROCM_RELEASES.index(release) if release in _ROCM_RELEASES else None

@@ -589,6 +589,13 @@ def test_a_job_with_gpus_of_its_own_and_the_nodes(partition: dict[str, Any], exp
         (["libamdhip64.so.6"], "nvidia", [("gpu.vendor", ERROR), ("gpu.vendor", WARNING)]),
         (["libsycl.so.8"], "nvidia", [("gpu.vendor", ERROR), ("gpu.vendor", WARNING)]),
         (["libze_loader.so.1", "librocm_smi64.so.1"], "nvidia", []),  # hwloc's
+        (["libamdhip64.so.5", "libhsa-runtime64.so.1", "ucx/libuct_rocm.so.0"], "nvidia", []),  # UCX's
+        (["libamdhip64.so.5.7.31921", "ucx/libuct_rocm.so.0"], "amd", []),
+        (
+            ["librocblas.so.4", "libamdhip64.so.6", "ucx/libuct_rocm.so.0"],
+            "nvidia",
+            [("gpu.vendor", ERROR), ("gpu.vendor", WARNING)],
+        ),
     ],
 )
 def test_gpus_of_another_vendor(files: list[str], kind: str | None, expected: list[tuple[str, str]]) -> None:
