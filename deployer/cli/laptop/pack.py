@@ -61,6 +61,7 @@ def add_parsers(subparsers: Any) -> None:
     text += "profile are made)"
     common.repeated(command, "--mount-point", "DIR", text)
     command.add_argument("--codec", choices=("zstd", "gzip"), default="zstd", help="gzip: for sites without libzstd")
+    common.flag(command, "--lean", "leave out what few jobs use, like the key lean of a definition")
     common.add(command, "--changes", "FILE", "list each path that flatten changed, and how", type=Path)
     common.flag(command, "--no-cache", "do not read or write the caches of compressed frames and facts")
     common.add(command, "-o", "--output", "B.tar", "write the bundle to this file", required=True)
@@ -105,7 +106,8 @@ def _pack(
     cache = None if args.no_cache else caches.FRAMES.folder
     with caches.in_use():
         contents = _contents(args, definition, sites)
-        contents = contents._replace(kit=args.kit, mount_points=args.mount_point, accept=args.accept)
+        lean = args.lean or contents.lean
+        contents = contents._replace(kit=args.kit, mount_points=args.mount_point, accept=args.accept, lean=lean)
         checking = _checking(args)
         return packing.pack(contents, sites, output, args.codec, cache, args.changes, checking, terminal.tell)
 

@@ -27,6 +27,7 @@ class Contents(NamedTuple):
             them in the image.
         kit: parts of the kit to include even if no site needs them.
         mount_points: further mount points of the image.
+        lean: leave out of the image what few jobs use.
         accept: the accepted findings of ``lint``, as in ``--accept``.
         provenance: returns SLSA's predicate about its build. None: there is no definition.
         identity: returns the ``ArchiveImage.identity`` that ``read`` would return. None: the image must be read first.
@@ -43,6 +44,7 @@ class Contents(NamedTuple):
     mpi: Sequence[str] | None = ()
     kit: Collection[str] = ()
     mount_points: Collection[str] = ()
+    lean: bool = False
     accept: Collection[str] = ()
     identity: Callable[[], str] | None = None
     provenance: Callable[[], json_records.Record] | None = None

@@ -69,7 +69,8 @@ def from_definition(
     )
     if definition.horovod:
         contents = contents._replace(mpi=[abi for abi in definition.families or () if abi in variants])
-    return contents._replace(data=definition.data_folders, needs=needs, accept=accept, provenance=made)
+    given = contents._replace(data=definition.data_folders, needs=needs, accept=accept, provenance=made)
+    return given._replace(lean=definition.lean)
 
 
 def families_for(definition: "Definition", profiles: "Sequence[Profile]") -> list[str] | None:

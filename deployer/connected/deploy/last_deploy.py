@@ -110,7 +110,7 @@ def inputs_of(contents: Contents, image: Path | None, sites: Sequence[Profile], 
     app = datafolder.app_files(contents.app) if contents.app else ()
     made_of = {
         "program": [deployer.__version__, vendored(), _program()],
-        "image": [contents.identity() if contents.identity else "", list(state_of(image)) if image else []],
+        "image": [contents.identity() if contents.identity else "", contents.lean, *(state_of(image) if image else ())],
         "jobs": [job._asdict() for job in contents.jobs],
         "app": [(file.name, file.mode, hashlib.sha256(b"".join(datafolder.pieces(file))).hexdigest()) for file in app],
         "data": [[name, list(_states([path]))] for name, path in sorted(contents.data.items())],

@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from deployer.connected.rootfs.running_code import HEAD, runs_code
+from deployer.connected.bundle.about.running_code import HEAD, runs_code
 from deployer.contract.base.errors import Refused
 from deployer.contract.site import links
 from deployer.contract.site.plan import HOME, JOB

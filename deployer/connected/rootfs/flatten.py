@@ -11,7 +11,7 @@ import struct
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
-from deployer.connected.rootfs import machine
+from deployer.connected.rootfs import machine, unused
 from deployer.connected.rootfs.entries import DEVICE, SOCKET, FileContent, InMemory, check_path, shown
 from deployer.connected.rootfs.merge import WHITEOUT, Rootfs, TreeNode
 from deployer.contract.base.errors import UsageError
@@ -23,11 +23,15 @@ from deployer.contract.site import plan
 _DROPPED = {DEVICE: "devices_dropped", SOCKET: "sockets_dropped"}
 #: The meaning of each kind of change, for people who did not make the bundle. The part before the colon is short.
 CHANGES = {
+    "caches_dropped": "files of package managers' caches left out: apt, dnf, pip, conda",
     "capabilities": "file capabilities and other extended attributes removed",
+    "copies_linked": "large copies of a file made hard links to it",
     "devices_dropped": "device files left out",
     "engine_files_dropped": "files of the engine or the kernel left out: /.dockerenv, /dev, /proc, /sys",
     "engine_files_reset": "files of the engine emptied: /etc/hosts, /etc/resolv.conf, ...",
+    "for_compilers_dropped": "headers and static libraries left out: the image has no compiler",
     "folders_made": "folders added: they contain files, but were not in the image",
+    "manuals_dropped": "manuals and translations left out",
     "modes": "permissions changed: the owner can read and write",
     "mount_points": "mount points added: empty folders, over which the site binds its own",
     "owners": "owners replaced by root",
@@ -36,6 +40,7 @@ CHANGES = {
     "pyc_stale": "outdated compiled Python files kept: older than their source, and not used by Python",
     "setuid": "setuid and setgid bits removed: no program can run with the rights of another user",
     "sockets_dropped": "sockets left out",
+    "tests_dropped": "files of Python packages' own tests left out",
     "whiteouts_dropped": "files named .wh.* left out: other programs read these names as deletions",
 }
 #: Folders that the kernel or the runtime fills. Files left there by an engine are not part of the image.
@@ -65,14 +70,19 @@ class FlattenedRootfs:
             headers are repaired while they are read.
     """
 
-    def __init__(self, root: Rootfs) -> None:
+    def __init__(self, root: Rootfs, lean: bool = False) -> None:
         """Convert ``root`` to the normal form.
+
+        Args:
+            lean: leave out what few jobs use, too (``unused``).
 
         Raises:
             UsageError: it is not a root filesystem, or a mount point cannot be made.
         """
         self.changed: dict[str, list[bytes]] = defaultdict(list)
         self._root = root
+        self._lean = lean
+        self._unused = unused.rules(root, lean)
         self._entries: dict[bytes, TarEntry] = {}
         self._nodes: dict[bytes, TreeNode] = {}  # nodes of files with content
         self.changed["folders_made"] += root.made
@@ -139,6 +149,8 @@ class FlattenedRootfs:
             top, _, below = path.partition(b"/")
             if path in (*_ENGINE_FILES, _CANARY) or (top in _KERNEL_FOLDERS and (below or node.kind != FOLDER)):
                 self.changed["engine_files_dropped"].append(path)
+            elif node.kind != FOLDER and (match := self._unused.match(path)):
+                self.changed[str(match.lastgroup)].append(path)
             elif node.kind in _DROPPED:
                 self.changed[_DROPPED[node.kind]].append(path)
             elif b"/" + WHITEOUT in b"/" + path:
@@ -153,6 +165,11 @@ class FlattenedRootfs:
                 self._nodes[path] = node
             else:
                 self._entries[path] = self._entry(path, node)
+        if self._lean:
+            names = [paths[0] for paths in groups.values() if not paths[0].endswith(b".pyc")]  # their headers change
+            for copy, earlier in unused.copies(map(self._nodes.__getitem__, names)):
+                self.changed["copies_linked"] += groups[id(copy)]
+                groups[id(earlier)] += groups.pop(id(copy))
         for first, *others in map(sorted, groups.values()):  # the other names of a file are hard links to its first
             self._entries[first] = self._entry(first, self._nodes[first])
             self._entries.update({path: TarEntry(HARDLINK, path, 0o777, 0, first) for path in others})

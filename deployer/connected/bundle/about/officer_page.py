@@ -11,13 +11,13 @@ from deployer.connected.bundle.about import sbom as sboms
 from deployer.connected.bundle.about import scan
 from deployer.connected.bundle.about.diff import diff
 from deployer.connected.bundle.about.listing import files_of
+from deployer.connected.bundle.about.running_code import HEAD, runs_code
 from deployer.connected.ground import progress
 from deployer.connected.ground.reports.html_page import page
 from deployer.connected.rootfs import secrets
 from deployer.connected.rootfs.entries import InMemory, shown
 from deployer.connected.rootfs.flatten import CHANGES
 from deployer.connected.rootfs.package_files import PackageFiles
-from deployer.connected.rootfs.running_code import HEAD, runs_code
 from deployer.contract.base.shell import quoted
 from deployer.contract.base.tarformat import FILE, TarEntry
 from deployer.contract.bundle import scan as scans

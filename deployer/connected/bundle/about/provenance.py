@@ -33,7 +33,7 @@ CONTEXT, PYTHON, CONDA = "context/", "python/", "conda/"
 PREDICATE = "https://slsa.dev/provenance/v1"
 
 #: Keys of a definition that decide what its image and its wheels contain.
-_PARAMETERS = {"version", "base", "dockerfile", "build_args", "conda", "python", "framework", "horovod", "mpi"}
+_PARAMETERS = {"version", "base", "dockerfile", "build_args", "conda", "python", "framework", "horovod", "mpi", "lean"}
 #: A bundle carries the definition's files if they have at most this many bytes together.
 _MOST = 1024 * 1024
 _GIT_SECONDS = 30

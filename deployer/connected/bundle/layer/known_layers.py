@@ -134,9 +134,9 @@ def inventory(known: KnownLayer) -> "PackageInventory":
 # ------------------------------------------------------------------------------------------------ keys and records
 
 
-def image_key(identity: str, codec: Codec) -> str:
+def image_key(identity: str, lean: bool, codec: Codec) -> str:
     """Return the key of an image for these tools; "" if the identity is unknown."""
-    words = identity, json.dumps(codec.record()), *_tools()
+    words = identity, lean, json.dumps(codec.record()), *_tools()
     return hashlib.sha256(json.dumps(words).encode()).hexdigest() if identity else ""
 
 

@@ -61,6 +61,7 @@ class LayerSources:
         own: bool = False,
     ) -> None:
         self._read = contents.read
+        self._lean = contents.lean
         self._codec = codec
         self._frames = frames
         self._scratch = scratch
@@ -68,7 +69,7 @@ class LayerSources:
         self._key = ""
         self._records: list[LayerRecord] = []
         if frames and contents.identity and may_know:
-            self._key = known_layers.image_key(contents.identity(), codec)
+            self._key = known_layers.image_key(contents.identity(), contents.lean, codec)
             self._records = list(known_layers.records(self._key, frames.records()))
         self._load = functools.lru_cache(1)(LayerRecord.load)  # large, and needed twice: for its users and its layer
         self._users: Sequence[MpiUser] | None = None
@@ -89,7 +90,7 @@ class LayerSources:
         known = self._known(cleanup)
         if known:
             return CopiedLayer(known, self._codec)
-        tree = FlattenedRootfs(self._image.root) if self._read else _NoTree(self._image.root)
+        tree = FlattenedRootfs(self._image.root, self._lean) if self._read else _NoTree(self._image.root)
         return ReadLayer(self._image, tree, Press(self._codec, self._frames))
 
     def keep(self, layer: KnownLayer, name: str) -> None:
@@ -103,7 +104,7 @@ class LayerSources:
             return
         frames = (Kept(key, s.offset, s.size, s.sha256) for key, s in zip(layer.keys, layer.segments, strict=True))
         # Use the identity of the image that was read: its name may have moved since the lookup.
-        image = known_layers.image_key(layer.identity, self._codec)
+        image = known_layers.image_key(layer.identity, self._lean, self._codec)
         text = ""
         if image:
             if layer.users is None:

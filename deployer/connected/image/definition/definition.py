@@ -303,6 +303,8 @@ class Definition(Model):
             secrets are for ``build --secret``
         conda: an environment for ``/opt/conda`` in the image, there before the Dockerfile's own steps: an archive of
             conda-pack or pixi-pack, or a file for micromamba, relative to this file: ``environment.tar.gz``
+        lean: leave out tests of Python packages, manuals, copies of large files (they become links), and, if the image
+            has no compiler, headers and static libraries; `deployer rehearse` shows whether a job misses them
         app: folder of the files that jobs use, relative to this file: programs, scripts, input; default:
             ``app``, if it exists
         python: Python packages beside the image
@@ -327,6 +329,7 @@ class Definition(Model):
     dockerfile: str = DOCKERFILE
     build_args: dict[str, str] = {}
     conda: ExistingFile | None = None
+    lean: bool = False
     app: ExistingFolder | None = None
     python: Python | None = None
     framework: Framework | None = None

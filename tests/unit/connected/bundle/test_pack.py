@@ -655,6 +655,17 @@ def test_an_image_with_a_secret_is_refused_read_or_known(tmp_path: Path) -> None
         assert not output.exists()
 
 
+def test_pack_lean_names_what_it_leaves_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tests = tmp_path / "root/usr/lib/python3/dist-packages/pandas/tests"
+    tests.mkdir(parents=True)
+    (tests / "test_io.py").write_text("x = 1")
+    words = ["pack", "--rootfs", str(tmp_path / "root"), "--name", "a", "--version", "1", "--no-cache", "-o"]
+    assert main([*words, str(tmp_path / "full.tar")]) == 0
+    assert "own tests left out" not in capsys.readouterr().out
+    assert main([*words, str(tmp_path / "lean.tar"), "--lean"]) == 0
+    assert "1 files of Python packages' own tests left out" in capsys.readouterr().out
+
+
 def test_pack_accepts_a_secret_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "root"
     (folder / "etc").mkdir(parents=True)

@@ -55,6 +55,7 @@ def test_mode_image_profile_and_options_change_the_inputs(contents: Contents, tm
         inputs_of(contents, None, [profile.model_copy(update={"workspace": "/elsewhere"})], []),
         inputs_of(contents, None, [profile], ["mpi.cxx"]),
         inputs_of(contents._replace(mpi=None), None, [profile], []),
+        inputs_of(contents._replace(lean=True), None, [profile], []),
         inputs_of(contents._replace(version="2"), None, [profile], []),
     ]
     assert len(set(found)) == len(found)

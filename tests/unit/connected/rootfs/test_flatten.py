@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from deployer.connected.bundle.layer import layer
-from deployer.connected.rootfs import flatten
+from deployer.connected.rootfs import flatten, unused
 from deployer.connected.rootfs.flatten import FlattenedRootfs
 from deployer.contract.base import tarformat
 from deployer.contract.base.errors import UsageError
@@ -39,13 +39,13 @@ class Tar:
     def folder(self, name: str, mode: int = 0o755) -> None:
         self.add(name, type=tarfile.DIRTYPE, mode=mode)
 
-    def tree(self) -> FlattenedRootfs:
+    def tree(self, lean: bool = False) -> FlattenedRootfs:
         self.tar.close()
-        return tree_of(self.stream.getvalue())
+        return tree_of(self.stream.getvalue(), lean)
 
 
-def tree_of(tar: bytes) -> FlattenedRootfs:
-    return FlattenedRootfs(root_of(tar))
+def tree_of(tar: bytes, lean: bool = False) -> FlattenedRootfs:
+    return FlattenedRootfs(root_of(tar), lean)
 
 
 def by_path(tree: FlattenedRootfs) -> dict[bytes, tarformat.TarEntry]:
@@ -210,7 +210,8 @@ def test_every_image_has_the_canary_and_no_other() -> None:
 def test_each_kind_of_change_has_its_meaning() -> None:
     source = Path(flatten.__file__).read_text()
     kinds = re.findall(r'changed\["(\w+)"\]|^            \("(\w+)", |(?:DEVICE|SOCKET): "(\w+)"', source, re.MULTILINE)
-    assert sorted({name for found in kinds for name in found if name}) == sorted(flatten.CHANGES)
+    named = re.findall(r"\?P<(\w+)>", Path(unused.__file__).read_text())
+    assert sorted({name for found in kinds for name in found if name} | {*named}) == sorted(flatten.CHANGES)
 
 
 def test_days_of_passwords_are_constant() -> None:
@@ -222,3 +223,93 @@ def test_days_of_passwords_are_constant() -> None:
         layers.append(content(tree, b"etc/shadow"))
         assert tree.changes["password_days"] == 1
     assert layers[0] == layers[1] == b"root:*:10000:0:99999:7:::\nsync:!!:10000:::::1:\nodd\n:x:1:\n"
+
+
+PACKAGES = "usr/lib/python3/dist-packages"
+CACHES = [
+    "var/cache/apt/pkgcache.bin",
+    "var/cache/apt/archives/gcc_12_amd64.deb",
+    "var/lib/apt/lists/mirror_InRelease",
+    "var/cache/dnf/x/packages/gcc.rpm",
+    "root/.cache/pip/http-v2/1/2/x.body",
+    "home/me/.cache/pip/wheels/x.whl",
+    "opt/conda/pkgs/numpy-2.0.conda",
+    "root/miniconda3/pkgs/numpy-1.0.tar.bz2",
+]
+TESTS = [
+    f"{PACKAGES}/pandas/tests/__init__.py",
+    "opt/v/lib/python3.12/site-packages/a/b/tests/x.so",
+    "usr/lib/python3.11/test/a.py",
+]
+MANUALS = ["usr/share/doc/gcc/README", "usr/share/man/man1/ls.1.gz", "usr/share/locale/de/LC_MESSAGES/ls.mo"]
+FOR_COMPILERS = [
+    "usr/include/stdio.h",
+    "usr/lib/libx.a",
+    f"{PACKAGES}/torch/include/c10/x",
+    f"{PACKAGES}/numpy/core/x.h",
+]
+KEPT = [
+    "var/cache/fontconfig/x",
+    "var/lib/apt/extended_states",
+    "root/.cache/huggingface/hub/x",
+    "root/.cache/uv/x",
+    "data/pkgs/x.tar.bz2",
+    f"{PACKAGES}/astropy/tests/runner.py",
+    f"{PACKAGES}/tensorflow/_api/v2/test/__init__.py",
+    f"{PACKAGES}/numpy/testing/__init__.py",
+    f"{PACKAGES}/tests.py",
+    f"{PACKAGES}/docs/include/__init__.py",
+    "srv/tests/data",
+    "usr/share/doc/gcc/copyright",
+    "usr/include/python3.11/pyconfig.h",
+    "usr/lib/libx.so",
+]
+
+
+@pytest.mark.parametrize(
+    ("lean", "compiler", "dropped"),
+    [
+        (False, "bin/ls", CACHES),
+        (True, "bin/ls", CACHES + TESTS + MANUALS + FOR_COMPILERS),
+        (True, "usr/bin/gcc", CACHES + TESTS + MANUALS),
+        (True, "opt/conda/bin/x86_64-conda-linux-gnu-c++", CACHES + TESTS + MANUALS),
+        (True, "usr/bin/clang-14", CACHES + TESTS + MANUALS),
+        (True, f"{PACKAGES}/nvidia/cuda_nvrtc/lib/libnvrtc.so.12", CACHES + TESTS + MANUALS),
+    ],
+)
+def test_what_no_job_reads_is_left_out(lean: bool, compiler: str, dropped: list[str]) -> None:
+    tar = Tar()
+    given = [*CACHES, *TESTS, *MANUALS, *FOR_COMPILERS, *KEPT, compiler]
+    for path in given:
+        tar.add(path, b"x")
+    tree = tar.tree(lean)
+    there = {entry.path.decode() for entry in tree.entries() if entry.kind == FILE}
+    assert {path for path in given if path not in there} == set(dropped)
+    assert tree.changes["caches_dropped"] == len(CACHES)
+    assert {b"var/cache/apt", b"var/lib/apt/lists"} <= set(by_path(tree)), "the folders stay"
+
+
+def test_another_name_of_a_cached_file_keeps_its_content() -> None:
+    tar = Tar()
+    tar.add(CACHES[-2], b"x")
+    tar.add("usr/lib/x", type=tarfile.LNKTYPE, linkname=CACHES[-2])
+    assert content(tar.tree(), b"usr/lib/x") == b"x"
+
+
+def test_large_copies_are_links_in_a_lean_layer() -> None:
+    large, other = b"x" * 70_000, b"y" * 70_000
+    tar = Tar()
+    for path in ("lib/a.so.1", "lib/b.so", "lib/c.so"):
+        tar.add(path, large, mode=0o644)
+    tar.add("lib/a.so", type=tarfile.LNKTYPE, linkname="lib/b.so")
+    tar.add("lib/program", large, mode=0o755)
+    tar.add("lib/other", other, mode=0o644)
+    tar.add("lib/small", b"x", mode=0o644)
+    tar.add("lib/small2", b"x", mode=0o644)
+    tar.add("lib/a.pyc", large, mode=0o644)
+    tree = tar.tree(lean=True)
+    links = {entry.path: entry.target for entry in tree.entries() if entry.kind == HARDLINK}
+    assert links == dict.fromkeys([b"lib/a.so.1", b"lib/b.so", b"lib/c.so"], b"lib/a.so")
+    assert content(tree, b"lib/a.so") == large
+    assert content(tree, b"lib/other") == other
+    assert tree.changed["copies_linked"] == [b"lib/a.so.1", b"lib/c.so"]

@@ -51,6 +51,14 @@ def sources_of(made: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {each["name"]: each for each in made["predicate"]["buildDefinition"]["resolvedDependencies"]}
 
 
+def test_lean_is_a_parameter(tmp_path: Path) -> None:
+    folder = definition(tmp_path / "d")
+    (folder / "bundle.yaml").write_text(TEXT + "lean: true\n")
+    assert sources.from_definition(load(folder)).lean
+    made = statement(folder, tmp_path / "b.tar")
+    assert made["predicate"]["buildDefinition"]["externalParameters"]["lean"] is True
+
+
 def test_the_statement_has_the_fields_of_the_standards(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = statement(definition(tmp_path / "d"), tmp_path / "b.tar")
     assert (made["_type"], made["predicateType"]) == (

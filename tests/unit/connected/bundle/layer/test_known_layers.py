@@ -101,6 +101,16 @@ def packer(tmp_path: Path) -> Packer:
     return Packer(tmp_path)
 
 
+def test_a_lean_layer_is_known_only_to_lean_bundles(packer: Packer) -> None:
+    source = Source(changed={"usr/lib/python3/dist-packages/numpy/tests/x.py": b"x"})
+    first, second = packer.folder / "first.tar", packer.folder / "second.tar"
+    for lean, output in [(False, first), (True, second), (True, packer.folder / "third.tar")]:
+        packed = packing.pack(packer.contents(source)._replace(lean=lean), [], output, cache=packer.cache)
+        assert packed.manifest.changes.get("tests_dropped", 0) == lean
+    assert source.reads == 2
+    assert packed.path.read_bytes() == second.read_bytes() != first.read_bytes()
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("sites", [(), ("lab",)])
 @pytest.mark.parametrize("codec", ["zstd", "gzip"])

@@ -6,7 +6,7 @@ import zipfile
 
 import pytest
 
-from deployer.connected.rootfs.running_code import HEAD, runs_code
+from deployer.connected.bundle.about.running_code import HEAD, runs_code
 
 
 def zipped(name: str) -> bytes:
