@@ -1,6 +1,6 @@
-"""What flatten leaves out because no job reads it: files of caches always, and with ``lean`` more, and copies of files.
+"""What flatten leaves out because no job reads it: caches always; with ``lean``, what few jobs read, and copies.
 
-The groups are named like the kinds of changes (``flatten.CHANGES``).
+The groups of the expressions have the names of ``flatten.CHANGES``.
 """
 
 import hashlib
@@ -14,7 +14,8 @@ from deployer.contract.base.grouping import grouped
 #: What package managers would download again. Without the internet, none of it is of use.
 _CACHES = (
     rb"(?P<caches_dropped>var/cache/(apt|apk|dnf|libdnf5|yum|zypp)/|var/lib/apt/lists/"
-    rb"|(root|home/[^/]+)/\.cache/pip/|(opt|root|home/[^/]+|usr/local)/[^/]*(conda|mamba|forge)[^/]*/pkgs/[^/]+\.(conda|tar\.bz2)$)"
+    rb"|(root|home/[^/]+)/\.cache/pip/"
+    rb"|(opt|root|home/[^/]+|usr/local)/[^/]*(conda|mamba|forge)[^/]*/pkgs/[^/]+\.(conda|tar\.bz2)$)"
 )
 #: astropy imports its own tests. Copyright notices must go with the programs.
 _LEAN = (
