@@ -19,9 +19,10 @@ from deployer.connected.bundle import sources
 from deployer.connected.ground import engine
 from deployer.connected.ground.scratch import Scratch
 from deployer.connected.rootfs import unused
+from deployer.connected.rootfs.merge import Rootfs
 from deployer.contract.base.tarformat import FILE
 
-RULES = ["caches_dropped", "tests_dropped", "manuals_dropped", "for_compilers_dropped"]
+RULES = list(unused.rules(Rootfs(), lean=True).groupindex)
 ALL, COPIES, DEBUG = "all", "copies_linked", "debug sections"
 
 

@@ -69,8 +69,9 @@ def from_definition(
     )
     if definition.horovod:
         contents = contents._replace(mpi=[abi for abi in definition.families or () if abi in variants])
-    given = contents._replace(data=definition.data_folders, needs=needs, accept=accept, provenance=made)
-    return given._replace(lean=definition.lean)
+    return contents._replace(
+        data=definition.data_folders, needs=needs, accept=accept, lean=definition.lean, provenance=made
+    )
 
 
 def families_for(definition: "Definition", profiles: "Sequence[Profile]") -> list[str] | None:

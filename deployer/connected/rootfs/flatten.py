@@ -9,7 +9,7 @@ import os
 import re
 import struct
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from deployer.connected.rootfs import machine, unused
 from deployer.connected.rootfs.entries import DEVICE, SOCKET, FileContent, InMemory, check_path, shown
@@ -81,13 +81,11 @@ class FlattenedRootfs:
         """
         self.changed: dict[str, list[bytes]] = defaultdict(list)
         self._root = root
-        self._lean = lean
-        self._unused = unused.rules(root, lean)
         self._entries: dict[bytes, TarEntry] = {}
         self._nodes: dict[bytes, TreeNode] = {}  # nodes of files with content
         self.changed["folders_made"] += root.made
         self._check_is_root()
-        self._take(root.walk())
+        self._take(lean)
         self._make_mount_points()
 
     @property
@@ -142,14 +140,15 @@ class FlattenedRootfs:
 
     # --- reading the root filesystem ---
 
-    def _take(self, nodes: Iterable[tuple[bytes, TreeNode]]) -> None:
+    def _take(self, lean: bool) -> None:
         groups: dict[int, list[bytes]] = {}
-        for path, node in nodes:
+        rules = unused.rules(self._root, lean)
+        for path, node in self._root.walk():
             check_path(path)
             top, _, below = path.partition(b"/")
             if path in (*_ENGINE_FILES, _CANARY) or (top in _KERNEL_FOLDERS and (below or node.kind != FOLDER)):
                 self.changed["engine_files_dropped"].append(path)
-            elif node.kind != FOLDER and (match := self._unused.match(path)):
+            elif node.kind != FOLDER and (match := rules.match(path)):
                 self.changed[str(match.lastgroup)].append(path)
             elif node.kind in _DROPPED:
                 self.changed[_DROPPED[node.kind]].append(path)
@@ -165,7 +164,7 @@ class FlattenedRootfs:
                 self._nodes[path] = node
             else:
                 self._entries[path] = self._entry(path, node)
-        if self._lean:
+        if lean:
             names = [paths[0] for paths in groups.values() if not paths[0].endswith(b".pyc")]  # their headers change
             for copy, earlier in unused.copies(map(self._nodes.__getitem__, names)):
                 self.changed["copies_linked"] += groups[id(copy)]

@@ -1,6 +1,7 @@
 """The input of the rules of ``check``: a bundle, a site, and the files that jobs would map there."""
 
 import datetime as dt
+import posixpath
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -41,6 +42,16 @@ class Case(NamedTuple):
     def layers(self) -> list[Overlay]:
         """Return the bundle's files: the overlays, then the image, whose target is empty."""
         return [*self.overlays, Overlay("", self.image)]
+
+    @property
+    def paths(self) -> list[str]:
+        """Return the paths of the bundle's files."""
+        return [path for _, files in self.layers for path in files.entries]
+
+    @property
+    def names(self) -> set[str]:
+        """Return the names of the bundle's files, and of those that the plan binds."""
+        return set(map(posixpath.basename, [*self.paths, *(item.name for item in self.plan.host)]))
 
     @property
     def gpus(self) -> NodeGpus | None:

@@ -63,7 +63,7 @@ def slow(case: Case) -> Iterator[Finding]:
         remedy = f"set fabric.provider of the partition in the profile: {_FAST[fabric.kind]}"
         yield Finding("fabric.tcp", WARNING, case.plan.partition, f"its network is {fabric.kind}, and {how}", remedy)
     needed = _NEEDED.get(fabric.kind)
-    if case.plan.mpi is None and needed and not any(name.startswith(needed) for name in _names(case)):
+    if case.plan.mpi is None and needed and not any(name.startswith(needed) for name in case.names):
         how = f"neither the image, whose own MPI is used, nor the plan has {needed}: MPI sends between nodes by TCP"
         remedy = "bind the site's own MPI (mpi of the partition in the profile); capture finds what it needs"
         yield Finding("fabric.tcp", WARNING, case.plan.partition, f"its network is {fabric.kind}, and {how}", remedy)
@@ -73,7 +73,7 @@ def nccl(case: Case) -> Iterator[Finding]:
     """fabric.nccl: the file that NCCL opens for the fast network is missing or cannot be loaded."""
     fabric = case.partition.fabric
     wanted = _OF_NCCL.get(fabric.kind or "") if fabric else None
-    names = _names(case)
+    names = case.names
     used = next((f"{name[3].upper()}CCL" for name in sorted(names) if _NCCL.match(name)), None)
     if fabric is None or case.gpus is None or used is None:
         return
@@ -93,12 +93,6 @@ def nccl(case: Case) -> Iterator[Finding]:
         if not any(word.startswith("GLIBC_") for word in lacking):
             remedy = "capture the site with this version of deployer, or add the library to the image"
         yield Finding("fabric.nccl", ERROR if forced else WARNING, path, text, remedy)
-
-
-def _names(case: Case) -> set[str]:
-    """Return the names of all files in the image, and of those that the plan binds."""
-    paths = [path for _, files in case.layers for path in files.entries]
-    return set(map(posixpath.basename, [*paths, *(item.name for item in case.plan.host)]))
 
 
 def _of_one(process: Process, asked: str, there: dict[str, list[str]]) -> Iterator[Finding]:

@@ -128,7 +128,7 @@ def _vendors(case: Case) -> dict[str, str]:
 
 def _files(case: Case) -> list[str]:
     """Return the paths of the bundle's files, without what UCX brings in."""
-    paths = [path for _, files in case.layers for path in files.entries]
+    paths = case.paths
     has_ucx = any(_UCX_FOR_ROCM in path for path in paths)
     return [path for path in paths if not (has_ucx and _BROUGHT_IN.search(path))]
 
@@ -215,8 +215,7 @@ def _usable_rocm(case: Case) -> Iterator[Finding]:
 
 def _usable_level_zero(case: Case) -> Iterator[Finding]:
     path = _vendors(case).get("intel")
-    names = {posixpath.basename(each) for _, files in case.layers for each in files.entries}
-    names |= {posixpath.basename(item.name) for item in case.plan.host}
+    names = case.names
     lacking = [name for name in _LEVEL_ZERO if name not in names]
     if path and lacking:
         text = f"the image has SYCL ({path}), but not {' and '.join(lacking)}, with which it finds Intel's GPUs"
@@ -341,8 +340,7 @@ def _is_needed(path: str, mapped: Collection[str], usable: Collection[str]) -> b
 
 def _cuda(case: Case) -> list[tuple[str, int]]:
     """Return the CUDA runtimes in the bundle: paths and major releases."""
-    paths = (path for _, files in case.layers for path in files.entries)
-    matches = ((path, _CUDART.match(posixpath.basename(path))) for path in paths)
+    matches = ((path, _CUDART.match(posixpath.basename(path))) for path in case.paths)
     return [(path, int(match[1])) for path, match in matches if match]
 
 
